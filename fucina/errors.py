@@ -1,0 +1,81 @@
+"""Every error that fucina raises on purpose, one class a cause.
+
+All derive from `FucinaError`; those that a caller would expect to be a ValueError, an IndexError or an OSError
+derive from that as well.  Messages say what was wrong and what was expected.
+"""
+
+
+class FucinaError(Exception):
+    """Base of every error raised on purpose by fucina."""
+
+
+# --- files and models -------------------------------------------------------------------------------------------
+
+
+class GgufError(FucinaError, ValueError):
+    """A file is not a readable GGUF: the message names the field, what was found and what was expected."""
+
+
+class ModelError(FucinaError, ValueError):
+    """A GGUF is readable but does not hold a model that this engine can run (tensor missing, wrong shape, …)."""
+
+
+class UnsupportedArchitecture(ModelError):
+    """`general.architecture` names a family that is not in the registry."""
+
+
+class ModelNotFound(FucinaError, OSError):
+    """A model name is unknown, or a known model is not installed and cannot be fetched."""
+
+
+class UnsupportedTokenizerFormat(FucinaError, ValueError):
+    """The tokenizer metadata of a GGUF is missing, contradictory or of a kind that is not implemented."""
+
+
+# --- forward passes ---------------------------------------------------------------------------------------------
+
+
+class TokenOutOfRange(FucinaError, ValueError):
+    """A token id is not in [0, vocab)."""
+
+
+class EmptyInput(FucinaError, ValueError):
+    """A pass was asked for with no token at all."""
+
+
+class KvCacheOverflow(FucinaError, ValueError):
+    """Rows would be written past a cache's capacity."""
+
+
+class KvCacheShapeMismatch(FucinaError, ValueError):
+    """K/V rows, or another cache, do not have this cache's geometry; or the cache belongs to another model."""
+
+
+class DuplicateCache(FucinaError, ValueError):
+    """Two entries of one pass name the same cache."""
+
+
+class CannotRewind(FucinaError, ValueError):
+    """A state that cannot drop positions was asked to."""
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------
+
+
+class InvalidSamplerOption(FucinaError, ValueError):
+    """A sampling setting is not finite or out of its range; the message names the field."""
+
+
+class NonFiniteLogits(FucinaError, ValueError):
+    """A logits row holds NaN or +inf, so that no choice would mean anything."""
+
+
+class AllTokensMasked(FucinaError, ValueError):
+    """No token is left to choose: every logit is -inf."""
+
+
+# --- chat -------------------------------------------------------------------------------------------------------
+
+
+class ChatTemplateError(FucinaError, ValueError):
+    """A chat template is missing, does not compile, or refuses these messages."""
