@@ -1,0 +1,97 @@
+"""Weights as the families see them: a name, a shape and blocks in the file, decoded only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import ModelError
+from ..gguf import GgmlType, GgufFile, TensorInfo, dequantize
+
+
+class Weight:
+    """One tensor of a GGUF file.
+
+    Attributes
+    ----------
+    name : its name in the file.
+    shape : (rows, cols) of a matrix (output, input), or (n,) of a vector.
+    ggml_type : block format.
+    """
+
+    __slots__ = ("_info", "ggml_type", "name", "shape")
+
+    def __init__(self, info: TensorInfo) -> None:
+        self._info = info
+        self.name, self.shape, self.ggml_type = info.name, info.shape, info.ggml_type
+
+    def __repr__(self) -> str:
+        return f"Weight({self.name} {list(self.shape)} {self.ggml_type.name})"
+
+    @property
+    def raw(self) -> np.ndarray:
+        """The blocks as they lie in the file: uint8 [rows, bytes of a row], read-only."""
+        return self._info.rows()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self._info.nbytes
+
+    def float32(self) -> np.ndarray:
+        """The decoded numbers, a new float32 array of `shape`."""
+        return dequantize(self.raw, self.ggml_type).reshape(self.shape)
+
+    def decoded_by(self, decode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The numbers as another decoder sees them; ModelError names it when shape, dtype or values are not possible."""
+        who = getattr(decode, "__name__", repr(decode))
+        result = np.asarray(decode(self.raw))
+        expected = self.shape if len(self.shape) == 2 else (1, *self.shape)
+        if result.shape != expected:
+            raise ModelError(f"{who}() returned shape {list(result.shape)} for {self.name}, expected {list(expected)}")
+        if result.dtype.kind not in "fiu":
+            raise ModelError(f"{who}() returned dtype {result.dtype} for {self.name}, expected float32")
+        result = result.astype(np.float32)
+        if not np.isfinite(result).all():
+            raise ModelError(f"{who}() returned values that are not finite for {self.name}")
+        return result.reshape(self.shape)
+
+    def release_pages(self, start: int = 0, stop: int | None = None) -> None:
+        """Give the file's pages of this byte range back to the operating system (they can be read again)."""
+        self._info.release_pages(start, stop)
+
+
+class WeightFinder:
+    """Looks tensors up for a family, checks their shapes, and knows which ones nobody asked for."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self._file = file
+        self._found: dict[str, Weight] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds this tensor."""
+        return name in self._file.tensors
+
+    def __call__(self, name: str, *shape: int) -> Weight:
+        """The tensor of this name.  ModelError if it is absent or not of this shape."""
+        if name in self._found:
+            return self._found[name]
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise ModelError(f"tensor {name} {list(shape)} is missing from {self._file.path.name}")
+        if tuple(info.shape) != shape:
+            raise ModelError(f"tensor {name} has shape {list(info.shape)}, expected {list(shape)}")
+        if len(shape) == 1 and info.ggml_type not in (GgmlType.F32, GgmlType.F16, GgmlType.BF16):
+            raise ModelError(f"tensor {name} is a vector of type {info.ggml_type.name}, expected F32, F16 or BF16")
+        return self._found.setdefault(name, Weight(info))
+
+    def check_all_used(self) -> None:
+        """ModelError if the file holds tensors that no one asked for: the forward would not be that model's."""
+        left = [n for n in self._file.tensors if n not in self._found]
+        if left:
+            some = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+            raise ModelError(
+                f"{self._file.path.name} holds tensors that this family does not use ({some}): "
+                "it is a variant that is not implemented"
+            )
