@@ -16,6 +16,14 @@ class GgufError(FucinaError, ValueError):
     """A file is not a readable GGUF: the message names the field, what was found and what was expected."""
 
 
+class BlockFormatError(GgufError):
+    """Rows do not fit a tensor format: unknown or unsupported format, wrong dtype or width, values it cannot hold."""
+
+
+class GgufOpenError(GgufError, OSError):
+    """A path cannot be opened as a GGUF at all: missing, a folder, not a regular file, not permitted, a part missing."""
+
+
 class ModelError(FucinaError, ValueError):
     """A GGUF is readable but does not hold a model that this engine can run (tensor missing, wrong shape, …)."""
 
