@@ -87,3 +87,18 @@ class AllTokensMasked(FucinaError, ValueError):
 
 class ChatTemplateError(FucinaError, ValueError):
     """A chat template is missing, does not compile, or refuses these messages."""
+
+
+# --- generation -------------------------------------------------------------------------------------------------
+
+
+class ContextFull(FucinaError, ValueError):
+    """The prompt does not fit in the context; nothing was changed."""
+
+
+class InvalidOption(FucinaError, ValueError):
+    """An argument is out of its range; the message names it, its value and the range."""
+
+
+class ReentrantForward(FucinaError, RuntimeError):
+    """A pass was started from inside a pass of the same model (by a learner's op or a host stage)."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import ModelError
 from ..gguf import block_shape
 from ..models.weights import Weight
+from .learner import checked
 from .rope import RopeSpec, rope_table
 from .rows import RowBatch
 
@@ -91,7 +92,7 @@ class Naive:
         self.activations = activations
         self._dequantize = dict(dequantize or {})
         self._float32: dict[str, np.ndarray] = {}  # decoded weights, kept: decoding costs more than multiplying
-        self.overrides: dict[str, Callable[..., np.ndarray]] = {}
+        self._overrides: dict[str, Callable[..., np.ndarray]] = {}
         self._batch: RowBatch | None = None
 
     def run(self, batch: RowBatch) -> np.ndarray:
@@ -108,6 +109,16 @@ class Naive:
             f"naive interpreter, activations={self.activations}: the ops of the family's forward run one by one "
             "in NumPy, each on all rows of the pass; matrix products row by row."
         )
+
+    def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
+        """Let a function take the place of an op; returns what undoes it."""
+        before = dict(self._overrides)
+        self._overrides[op] = checked(function, op)
+
+        def restore() -> None:
+            self._overrides = before
+
+        return restore
 
     def close(self) -> None:
         """Forget the decoded weights."""
@@ -128,7 +139,7 @@ class Naive:
 
     def rms_norm(self, x: np.ndarray, w: Weight, eps: float, heads: int = 1) -> np.ndarray:
         """Root-mean-square norm of each row, or of each head of it.  [m, n] -> [m, n]"""
-        norm = self.overrides.get("rms_norm")
+        norm = self._overrides.get("rms_norm")
         weight = self.float32(w)
         by_head = x.reshape(len(x), heads, -1)  # [m, heads, n / heads]
         if norm is not None:
@@ -143,7 +154,7 @@ class Naive:
         if self.activations == "q8" and block > 1:
             x = round_to_int8(x, 32 if block == 32 else 256)
         matrix = self.float32(w)
-        product = self.overrides.get("linear", np.dot)
+        product = self._overrides.get("linear", np.dot)
         return np.stack([product(matrix, row) for row in x]) if len(x) else np.empty((0, len(matrix)), np.float32)
 
     def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -152,7 +163,7 @@ class Naive:
 
     def rope(self, x: np.ndarray, heads: int, rope: RopeSpec) -> np.ndarray:
         """Turn each head of each row by its position.  [m, heads · head_dim] -> the same"""
-        turn = self.overrides.get("rope", rotate)
+        turn = self._overrides.get("rope", rotate)
         out = np.empty_like(x)
         for i, position in enumerate(self._batch.positions):
             cos, sin = rope_table(rope, position, position + 1)
@@ -171,7 +182,7 @@ class Naive:
 
         Query heads share key heads in groups (grouped-query attention).  [m, heads · k_dim] -> [m, heads · v_dim]
         """
-        attend = self.overrides.get("attention", attention)
+        attend = self._overrides.get("attention", attention)
         out = []
         for i, (stream, position) in enumerate(zip(self._batch.stream, self._batch.positions, strict=True)):
             keys, values = self._batch.caches[stream].planes(layer)
@@ -184,11 +195,11 @@ class Naive:
 
     def swiglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         """silu(gate) · up."""
-        return self.overrides.get("swiglu", swiglu)(gate, up)
+        return self._overrides.get("swiglu", swiglu)(gate, up)
 
     def geglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         """gelu(gate) · up."""
-        return self.overrides.get("geglu", geglu)(gate, up)
+        return self._overrides.get("geglu", geglu)(gate, up)
 
     def output_rows(self, x: np.ndarray) -> np.ndarray:
         """The rows that want logits.  [m, dim] -> [n, dim]"""

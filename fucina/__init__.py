@@ -1,0 +1,50 @@
+"""fucina: language models on a CPU, in Python that can be read.
+
+    >>> import fucina
+    >>> m = fucina.load("smollm2")
+    >>> m.generate("The capital of France is", max_tokens=8).text    # doctest: +SKIP
+
+Every row of a forward pass has the same bits whatever runs beside it.  All tricks of this engine follow from that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import gguf
+    from .cache import KvCache
+    from .errors import FucinaError
+    from .generation import Generation, GenerationStream
+    from .model import Model, load
+    from .sampling import Sampler, SamplerOptions
+
+# Names are imported when first used: `fucina --help` and error paths should not wait for numba.
+_WHERE = {
+    "FucinaError": ".errors",
+    "Generation": ".generation",
+    "GenerationStream": ".generation",
+    "KvCache": ".cache",
+    "Model": ".model",
+    "Sampler": ".sampling",
+    "SamplerOptions": ".sampling",
+    "load": ".model",
+}
+_MODULES = ("cache", "chat", "errors", "gguf", "hub", "kernels", "models", "ops", "sampling", "tokenizers")
+
+__all__ = [*_WHERE, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name], __name__), name)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'fucina' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE, *_MODULES])

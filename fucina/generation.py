@@ -1,0 +1,211 @@
+"""From a prompt to text: prefill, then one sampled token a pass until something ends it.
+
+The loop keeps one invariant: the tokens so far (prompt and generated) are one more than the rows in the cache; the
+newest token enters the cache with the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import ContextFull, EmptyInput, InvalidOption
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a generation produced.
+
+    text : the continuation, without the stop text.  tokens : its ids, without the token that ended it.
+    finish_reason : "stop" (end token or stop text) or "length" (max_tokens or the context is used up).
+    stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
+    prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens a second of the second.
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    stop: str | None
+    prompt_tokens: int
+    seed: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first one; 0.0 if there was only one."""
+        steps = len(self.tokens) - 1
+        return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+
+class StopText:
+    """Finds stop texts in a stream and holds back only what may still become one.
+
+    `push` takes new text and returns what is safe to show.  Of several stops the one that ends first wins; at a tie the
+    longest.  Nothing of the stop is ever shown, nothing before it is lost.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [s for s in stops if s]  # an empty stop never matches
+        self._held = ""
+        self.fired: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that can be shown now.  Sets `fired` when a stop is complete."""
+        if self.fired is not None:
+            return ""
+        held = self._held + text
+        ends = [(at + len(s), -len(s), s) for s in self._stops if (at := held.find(s)) >= 0]
+        if ends:
+            end, minus_length, self.fired = min(ends)
+            self._held = ""
+            return held[: end + minus_length]
+        keep = max((k for s in self._stops for k in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:k])), default=0)
+        cut = len(held) - keep
+        self._held = held[cut:]
+        return held[:cut]
+
+    def flush(self) -> str:
+        """What was held back, once no more text will come."""
+        held, self._held = self._held, ""
+        return held
+
+
+class GenerationStream:
+    """Iterator over pieces of text as they are decided; `result` holds the Generation once it has ended.
+
+    Pieces are never half a character, and joined they equal `result.text`.  `close()` (or leaving the loop) ends the
+    generation; the result then holds what was produced so far.
+    """
+
+    def __init__(self, model: Model, ids: list[int], max_tokens: int, sampler: Any, stops: Sequence[str]) -> None:
+        self._model, self._ids, self._max_tokens, self._sampler = model, ids, max_tokens, sampler
+        self._stops = StopText(stops)
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+        self._times = [0.0, 0.0]
+        self._finish_reason = "length"
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the generation now."""
+        self._pieces.close()
+
+    @property
+    def result(self) -> Generation:
+        """What has been produced so far; complete when the iterator has ended."""
+        return Generation(
+            "".join(self._text),
+            list(self._tokens),
+            self._finish_reason,
+            self._stops.fired,
+            len(self._ids),
+            self._sampler.options.seed,
+            *self._times,
+        )
+
+    def _show(self, piece: str) -> str:
+        self._text.append(piece)
+        return piece
+
+    def _run(self) -> Iterator[str]:
+        model, decoder = self._model, self._model.tokenizer.stream()
+        ends = model.tokenizer.eog_ids
+        history = list(self._ids)
+        cache = model.new_cache(min(model.context, len(history) + self._max_tokens))
+        start = perf_counter()
+        logits = model.forward_rows([(cache, history, "last")])[0][0]
+        self._times[0] = perf_counter() - start
+        start = perf_counter()
+        while True:
+            token = self._sampler.next(logits, history)
+            if token in ends:
+                self._finish_reason = "stop"
+                break
+            history.append(token)
+            self._tokens.append(token)
+            self._times[1] = perf_counter() - start
+            piece = self._stops.push(decoder.push(token))
+            if piece:
+                yield self._show(piece)
+            if self._stops.fired is not None:
+                self._finish_reason = "stop"
+                return
+            if len(self._tokens) >= self._max_tokens or cache.len >= cache.capacity:
+                break
+            logits = model.forward_rows([(cache, [token], "last")])[0][0]
+        piece = self._stops.push(decoder.flush()) + self._stops.flush()
+        if piece:
+            yield self._show(piece)
+
+
+def generate(
+    model: Model,
+    prompt: str | Sequence[int] | np.ndarray,
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stop: str | Sequence[str] = (),
+    stream: bool = False,
+    **sampling: Any,
+) -> Generation | GenerationStream:
+    """Continue a prompt.
+
+    Parameters
+    ----------
+    prompt : text (the tokenizer's BOS policy applies) or token ids (taken as they are).
+    max_tokens : at most this many tokens, at least 1.
+    temperature : 0 is greedy: always the likeliest token.
+    seed : of the sampler; the same seed gives the same tokens.
+    stop : text or texts that end the generation; none of it is returned.
+    stream : return a `GenerationStream` of text pieces instead of waiting for the end.
+    sampling : further fields of `fucina.SamplerOptions` (top_k, top_p, min_p, penalties).
+
+    Returns
+    -------
+    Generation, or GenerationStream if `stream`.
+
+    Raises
+    ------
+    EmptyInput : the prompt has no token.  ContextFull : it does not fit in the context.
+    TokenOutOfRange, InvalidOption, InvalidSamplerOption
+    """
+    from .sampling import Sampler, SamplerOptions
+
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
+        raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(s, str) for s in stops):
+        raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+    fields = SamplerOptions.__dataclass_fields__
+    unknown = [name for name in sampling if name not in fields]
+    if unknown:
+        raise InvalidOption(f"unknown option {unknown[0]!r}; sampling options are {', '.join(fields)}")
+    ids = model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+    if not ids:
+        raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
+    if len(ids) > model.context:
+        raise ContextFull(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
+    sampler = Sampler(SamplerOptions(temperature=temperature, seed=seed, **sampling))
+    out = GenerationStream(model, ids, int(max_tokens), sampler, stops)
+    if stream:
+        return out
+    for _ in out:
+        pass
+    return out.result

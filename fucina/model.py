@@ -1,0 +1,321 @@
+"""A loaded model: the one object that most programs need.
+
+`load` finds the file, reads its family and hands the family's forward to an interpreter; `Model` checks everything
+that comes from outside, cuts work into passes of at most 128 rows, and moves caches forward only when every pass of a
+call has succeeded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cache import KvCache
+from .errors import (
+    DuplicateCache,
+    EmptyInput,
+    InvalidOption,
+    KvCacheOverflow,
+    KvCacheShapeMismatch,
+    ReentrantForward,
+    TokenOutOfRange,
+)
+from .generation import Generation, GenerationStream, generate
+from .gguf import GgmlType, GgufFile
+from .models import read_family
+from .ops.naive import Naive
+from .ops.rows import MAX_ROWS, RowBatch
+from .tokenizers import Tokenizer, load_tokenizer
+
+Tokens = Sequence[int] | np.ndarray
+Request = tuple[KvCache, Tokens, str]
+
+_WANTS = ("all", "last", "none")
+_OVERRIDABLE = ("rms_norm", "linear", "rope", "attention", "swiglu", "geglu")
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    backend: str = "native",
+    threads: int | None = None,
+    context: int | None = None,
+    cache_dtype: str | None = None,
+    activations: str = "f32",
+    dequantize: dict[str, Callable[[np.ndarray], np.ndarray]] | None = None,
+) -> Model:
+    """Load a model.
+
+    Parameters
+    ----------
+    name_or_path : a known name ("smollm2", see `fucina models`), or a path to a .gguf (first part of a split file too).
+    backend : "native" (compiled, the default) or "naive" (plain NumPy, to be read).
+    threads : of the native backend; None takes the physical cores that the process may use.
+    context : positions a cache may hold; None takes the length that the model was trained with.
+    cache_dtype : "f16" or "f32"; None takes "f32" for a model whose matrices are all F32, else "f16".
+    activations : of the naive backend: "f32", or "q8" to round as the native one does.
+    dequantize : of the naive backend: block decoders of your own, by format name ({"Q4_1": f}).
+
+    Raises
+    ------
+    ModelNotFound, GgufError, ModelError, UnsupportedArchitecture, UnsupportedTokenizerFormat, InvalidOption
+    """
+    from . import hub
+
+    if backend not in ("native", "naive"):
+        raise InvalidOption(f'backend must be "native" or "naive", got {backend!r}')
+    if dequantize and backend != "naive":
+        raise InvalidOption('dequantize= needs backend="naive": the native kernels read blocks directly')
+    _check_count("threads", threads)
+    _check_count("context", context)
+    if cache_dtype not in (None, "f16", "f32"):
+        raise InvalidOption(f'cache_dtype must be "f16" or "f32", got {cache_dtype!r}')
+    file = GgufFile(hub.find(name_or_path))
+    family = read_family(file)
+    tokenizer = load_tokenizer(file.metadata)
+    if cache_dtype is None:
+        matrices = (t for t in file.tensors.values() if len(t.shape) > 1)
+        cache_dtype = "f32" if all(t.ggml_type == GgmlType.F32 for t in matrices) else "f16"
+    trained = family.config.context_length
+    if context is not None and context > trained:
+        warnings.warn(f"context of {context} positions is longer than the {trained} this model was trained with", stacklevel=2)
+    context = context or trained
+    interpreter: Any
+    if backend == "naive":
+        interpreter = Naive(family.forward, family.config, family.weights, activations, dequantize)
+    else:
+        from .ops.native import Native
+
+        interpreter = Native(
+            family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
+        )
+    return Model(file, family.config, tokenizer, interpreter, context, cache_dtype)
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+        raise InvalidOption(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _fingerprint(file: GgufFile) -> bytes:
+    """16 bytes that tell two models apart: every tensor's name, shape, type and first bytes."""
+    h = hashlib.blake2b(digest_size=16)
+    for t in file.tensors.values():
+        h.update(f"{t.name}|{t.shape}|{int(t.ggml_type)}|".encode())
+        h.update(t.data[:32].tobytes())
+    return h.digest()
+
+
+class Model:
+    """A model ready to run; made by `fucina.load`.
+
+    Attributes
+    ----------
+    config : sizes of the family's model (`vocab_size`, `n_layers`, `dim`, …).
+    tokenizer : text to ids and back.
+    chat_template : Jinja source of the model's chat template, or None.
+    path : the file.  context : positions that a cache may hold.  cache_dtype : "f16" or "f32".
+    """
+
+    def __init__(
+        self, file: GgufFile, config: Any, tokenizer: Tokenizer, interpreter: Any, context: int, cache_dtype: str
+    ) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.context, self.cache_dtype = context, cache_dtype
+        self.path: Path = file.path
+        self.metadata = file.metadata
+        self.chat_template: str | None = file.metadata.str("tokenizer.chat_template", default=None)
+        self._file, self._interpreter = file, interpreter
+        self._geometry = config.cache_geometry()
+        self._fingerprint = _fingerprint(file)
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Model({self.path.name}, backend={self.backend}, context={self.context}, cache={self.cache_dtype})"
+
+    @property
+    def backend(self) -> str:
+        """Name of the interpreter: "native" or "naive"."""
+        return self._interpreter.name
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that name the weights; caches carry them."""
+        return self._fingerprint
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one decoded token reads: every tensor once, an embedding that is not the output not at all."""
+        tied = "output.weight" not in self._file.tensors
+        return sum(t.nbytes for t in self._file.tensors.values() if tied or t.name != "token_embd.weight")
+
+    def explain(self) -> str:
+        """What runs in a pass, readable."""
+        return self._interpreter.explain()
+
+    def close(self) -> None:
+        """End the threads and let go of the file.  The model cannot be used afterwards."""
+        with self._own():
+            self._interpreter.close()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def new_cache(self, capacity: int | None = None) -> KvCache:
+        """An empty cache for one stream of this model; `capacity` defaults to the context.
+
+        Raises
+        ------
+        KvCacheOverflow : capacity below 1, or above the context (load with a larger `context=` for that).
+        """
+        capacity = self.context if capacity is None else capacity
+        if isinstance(capacity, (int, np.integer)) and capacity > self.context:
+            raise KvCacheOverflow(f"capacity {capacity} is above the context of {self.context}; load with context={capacity}")
+        return KvCache(self._geometry, capacity, self.cache_dtype, self._fingerprint)
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    def logits(self, tokens: Tokens) -> np.ndarray:
+        """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
+        ids = self._check_tokens(tokens)
+        return self.forward(ids, self.new_cache(len(ids)))
+
+    def forward(self, tokens: Tokens, cache: KvCache) -> np.ndarray:
+        """Run the next tokens of one stream and advance its cache: logits float32 [len(tokens), vocab].
+
+        Raises the errors of `forward_rows`.
+        """
+        return self.forward_rows([(cache, tokens, "all")])[0]
+
+    def forward_rows(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """Run the next tokens of several streams together.
+
+        Every row has the same bits as if it ran alone.  Everything is checked before anything runs, and a failure
+        advances no cache.
+
+        Parameters
+        ----------
+        requests : (cache, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
+
+        Returns
+        -------
+        One float32 array [rows wanted, vocab] a request.
+
+        Raises
+        ------
+        EmptyInput : no request, or one without tokens.
+        TokenOutOfRange : an id outside the vocabulary.
+        DuplicateCache : one cache in two requests.
+        KvCacheShapeMismatch : a cache of another model, geometry or dtype.
+        KvCacheOverflow : the tokens do not fit.
+        InvalidOption : another `want`.
+        ReentrantForward : called from inside a pass of this model.
+        """
+        checked = self._check_requests(requests)
+        tokens = np.concatenate([ids for _, ids, _ in checked])
+        positions = np.concatenate([np.arange(c.len, c.len + len(ids)) for c, ids, _ in checked])
+        stream = np.repeat(np.arange(len(checked)), [len(ids) for _, ids, _ in checked])
+        caches = [c for c, _, _ in checked]
+        wanted = np.zeros(len(tokens), bool)
+        counts, end = [], 0
+        for _, ids, want in checked:
+            end += len(ids)
+            counts.append({"all": len(ids), "last": 1, "none": 0}[want])
+            wanted[end - counts[-1] : end] = True
+        with self._own():
+            if len(tokens) <= MAX_ROWS:
+                out = self._interpreter.run(RowBatch(tokens, positions, stream, caches, np.flatnonzero(wanted)))
+            else:
+                out = np.empty((sum(counts), self.config.vocab_size), np.float32)
+                done = 0
+                for start in range(0, len(tokens), MAX_ROWS):
+                    part = slice(start, start + MAX_ROWS)
+                    rows = np.flatnonzero(wanted[part])
+                    batch = RowBatch(tokens[part], positions[part], stream[part], caches, rows)
+                    out[done : done + len(rows)] = self._interpreter.run(batch)
+                    done += len(rows)
+            for cache, ids, _ in checked:
+                cache.advance(len(ids))
+        return np.split(out, np.cumsum(counts)[:-1]) if len(counts) > 1 else [out]
+
+    def _check_tokens(self, tokens: Tokens) -> np.ndarray:
+        ids = np.asarray(tokens)
+        if ids.size == 0:
+            raise EmptyInput("a pass needs at least one token, got none")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise TokenOutOfRange(f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.config.vocab_size:
+            bad = low if low < 0 else high
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+        return ids.astype(np.int64)
+
+    def _check_requests(self, requests: Sequence[Request]) -> list[tuple[KvCache, np.ndarray, str]]:
+        if not requests:
+            raise EmptyInput("a pass needs at least one stream, got none")
+        checked = []
+        for i, (cache, tokens, want) in enumerate(requests):
+            if not isinstance(cache, KvCache):
+                raise KvCacheShapeMismatch(f"stream {i}: expected a KvCache, got {type(cache).__name__}")
+            if want not in _WANTS:
+                raise InvalidOption(f"stream {i}: want must be one of {', '.join(_WANTS)}, got {want!r}")
+            if cache.geometry != self._geometry or cache.dtype != self.cache_dtype:
+                raise KvCacheShapeMismatch(f"stream {i}: the cache was not made by this model (geometry or dtype differ)")
+            if cache.fingerprint != self._fingerprint:
+                raise KvCacheShapeMismatch(f"stream {i}: the cache belongs to another model; use this model's new_cache()")
+            ids = self._check_tokens(tokens)
+            if cache.len + len(ids) > min(cache.capacity, self.context):
+                raise KvCacheOverflow(
+                    f"stream {i}: {len(ids)} tokens at position {cache.len} pass the capacity of {cache.capacity}"
+                    + ("" if cache.capacity <= self.context else f" or the context of {self.context}")
+                )
+            checked.append((cache, ids, want))
+        if len({id(c) for c, _, _ in checked}) != len(checked):
+            raise DuplicateCache("one cache appears in two streams of a pass; every stream needs its own")
+        return checked
+
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        """One thread at a time; the same thread twice would wait for itself, so that is an error."""
+        me = threading.get_ident()
+        if self._owner == me:
+            raise ReentrantForward("this model is in the middle of a pass; an op or host stage cannot start another one")
+        with self._lock:
+            self._owner = me
+            try:
+                yield
+            finally:
+                self._owner = None
+
+    @contextmanager
+    def override(self, op: str, function: Callable[..., np.ndarray]) -> Iterator[Model]:
+        """Inside the `with`, `function` takes the place of an op.
+
+        The signatures are those of the functions in `fucina.ops.naive`: rms_norm(x [n], weight [n], eps),
+        linear(matrix [rows, cols], x [cols]), rope(x [heads, head_dim], cos, sin, pairing),
+        attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale), swiglu(gate, up),
+        geglu(gate, up).  Wrong shapes or values that are not finite come back as a ModelError that names the function.
+        """
+        if op not in _OVERRIDABLE:
+            raise InvalidOption(f"op must be one of {', '.join(_OVERRIDABLE)}, got {op!r}")
+        with self._own():
+            restore = self._interpreter.override(op, function)
+        try:
+            yield self
+        finally:
+            with self._own():
+                restore()
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def generate(self, prompt: str | Tokens, **options: Any) -> Generation | GenerationStream:
+        """Continue a prompt; see `fucina.generation.generate` for the options."""
+        return generate(self, prompt, **options)
