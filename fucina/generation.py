@@ -88,7 +88,10 @@ class GenerationStream:
     generation; the result then holds what was produced so far.
     """
 
-    def __init__(self, model: Model, ids: list[int], max_tokens: int, sampler: Any, stops: Sequence[str]) -> None:
+    def __init__(
+        self, model: Model, ids: list[int], max_tokens: int, sampler: Any, stops: Sequence[str], ends: frozenset[int]
+    ) -> None:
+        self._ends = ends
         self._model, self._ids, self._max_tokens, self._sampler = model, ids, max_tokens, sampler
         self._stops = StopText(stops)
         self._tokens: list[int] = []
@@ -126,7 +129,6 @@ class GenerationStream:
 
     def _run(self) -> Iterator[str]:
         model, decoder = self._model, self._model.tokenizer.stream()
-        ends = model.tokenizer.eog_ids
         history = list(self._ids)
         cache = model.new_cache(min(model.context, len(history) + self._max_tokens))
         start = perf_counter()
@@ -135,7 +137,7 @@ class GenerationStream:
         start = perf_counter()
         while True:
             token = self._sampler.next(logits, history)
-            if token in ends:
+            if token in self._ends:
                 self._finish_reason = "stop"
                 break
             history.append(token)
@@ -151,6 +153,8 @@ class GenerationStream:
                 break
             logits = model.forward_rows([(cache, [token], "last")])[0][0]
         piece = self._stops.push(decoder.flush()) + self._stops.flush()
+        if self._stops.fired is not None:
+            self._finish_reason = "stop"
         if piece:
             yield self._show(piece)
 
@@ -163,6 +167,7 @@ def generate(
     seed: int = 0,
     stop: str | Sequence[str] = (),
     stream: bool = False,
+    ignore_eos: bool = False,
     **sampling: Any,
 ) -> Generation | GenerationStream:
     """Continue a prompt.
@@ -175,6 +180,7 @@ def generate(
     seed : of the sampler; the same seed gives the same tokens.
     stop : text or texts that end the generation; none of it is returned.
     stream : return a `GenerationStream` of text pieces instead of waiting for the end.
+    ignore_eos : go on after a token that ends a text (to measure, or to compare with a reference).
     sampling : further fields of `fucina.SamplerOptions` (top_k, top_p, min_p, penalties).
 
     Returns
@@ -203,7 +209,7 @@ def generate(
     if len(ids) > model.context:
         raise ContextFull(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
     sampler = Sampler(SamplerOptions(temperature=temperature, seed=seed, **sampling))
-    out = GenerationStream(model, ids, int(max_tokens), sampler, stops)
+    out = GenerationStream(model, ids, int(max_tokens), sampler, stops, frozenset() if ignore_eos else model.tokenizer.eog_ids)
     if stream:
         return out
     for _ in out:

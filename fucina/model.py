@@ -30,7 +30,7 @@ from .errors import (
 )
 from .generation import Generation, GenerationStream, generate
 from .gguf import GgmlType, GgufFile
-from .models import read_family
+from .models import LoadedFamily, read_family
 from .ops.naive import Naive
 from .ops.rows import MAX_ROWS, RowBatch
 from .tokenizers import Tokenizer, load_tokenizer
@@ -97,7 +97,7 @@ def load(
         interpreter = Native(
             family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
         )
-    return Model(file, family.config, tokenizer, interpreter, context, cache_dtype)
+    return Model(file, family, tokenizer, interpreter, context, cache_dtype)
 
 
 def _check_count(name: str, value: int | None) -> None:
@@ -120,21 +120,22 @@ class Model:
     Attributes
     ----------
     config : sizes of the family's model (`vocab_size`, `n_layers`, `dim`, …).
+    weights : its tensors, by the names that the family gives them.
     tokenizer : text to ids and back.
     chat_template : Jinja source of the model's chat template, or None.
     path : the file.  context : positions that a cache may hold.  cache_dtype : "f16" or "f32".
     """
 
     def __init__(
-        self, file: GgufFile, config: Any, tokenizer: Tokenizer, interpreter: Any, context: int, cache_dtype: str
+        self, file: GgufFile, family: LoadedFamily, tokenizer: Tokenizer, interpreter: Any, context: int, cache_dtype: str
     ) -> None:
-        self.config, self.tokenizer = config, tokenizer
+        self.config, self.weights, self.tokenizer = family.config, family.weights, tokenizer
         self.context, self.cache_dtype = context, cache_dtype
         self.path: Path = file.path
         self.metadata = file.metadata
         self.chat_template: str | None = file.metadata.str("tokenizer.chat_template", default=None)
         self._file, self._interpreter = file, interpreter
-        self._geometry = config.cache_geometry()
+        self._geometry = family.config.cache_geometry()
         self._fingerprint = _fingerprint(file)
         self._lock = threading.Lock()
         self._owner: int | None = None
@@ -155,8 +156,8 @@ class Model:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one decoded token reads: every tensor once, an embedding that is not the output not at all."""
-        tied = "output.weight" not in self._file.tensors
-        return sum(t.nbytes for t in self._file.tensors.values() if tied or t.name != "token_embd.weight")
+        tied = self.weights.output is self.weights.embedding
+        return sum(t.nbytes for t in self._file.tensors.values() if tied or t.name != self.weights.embedding.name)
 
     def explain(self) -> str:
         """What runs in a pass, readable."""
