@@ -1,0 +1,35 @@
+"""Reading and writing GGUF, the file format of the models that this engine runs.
+
+A GGUF file is a header (metadata: what model this is, its vocabulary, its chat template), a table of tensors (name, shape,
+number format, where), and the tensors' bytes.  This package opens such a file without reading it (`GgufFile`), turns
+the bytes of a tensor into numbers (`dequantize`), and back (`quantize`, `write_gguf`).
+
+Where to read on: `parse` (the file, field by field), `quants` and `kquants` (number formats, byte by byte), `metadata`
+(typed getters), `split` (models in several files), `mapping` (memory-mapped files), `writer`.
+"""
+
+from fucina.errors import BlockFormatError, GgufError, GgufOpenError
+from fucina.gguf.metadata import Metadata
+from fucina.gguf.quants import dequantize, quantize
+from fucina.gguf.reader import GgufFile, TensorInfo
+from fucina.gguf.types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
+from fucina.gguf.writer import Typed, write_gguf
+
+__all__ = [
+    "READABLE",
+    "SUPPORTED",
+    "BlockFormatError",
+    "GgmlType",
+    "GgufError",
+    "GgufFile",
+    "GgufOpenError",
+    "Metadata",
+    "TensorInfo",
+    "Typed",
+    "ValueType",
+    "block_shape",
+    "dequantize",
+    "quantize",
+    "row_bytes",
+    "write_gguf",
+]
