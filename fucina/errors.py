@@ -70,6 +70,10 @@ class CannotRewind(FucinaError, ValueError):
 # --- sampling ---------------------------------------------------------------------------------------------------
 
 
+class InvalidLogits(FucinaError, ValueError):
+    """What a sampler was given is not one non-empty row of numbers."""
+
+
 class InvalidSamplerOption(FucinaError, ValueError):
     """A sampling setting is not finite or out of its range; the message names the field."""
 
@@ -102,3 +106,18 @@ class InvalidOption(FucinaError, ValueError):
 
 class ReentrantForward(FucinaError, RuntimeError):
     """A pass was started from inside a pass of the same model (by a learner's op or a host stage)."""
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------
+
+
+class IsaError(FucinaError, ValueError):
+    """An instruction set was asked for that is unknown or that this CPU does not have."""
+
+
+class KernelArgumentError(FucinaError, ValueError):
+    """Arrays given to a kernel do not fit it: shape, dtype, alignment or a size that the format cannot hold."""
+
+
+class UnknownKernel(FucinaError, ValueError):
+    """No kernel has this name."""

@@ -1,0 +1,107 @@
+"""The sampling settings of one stream, checked where they are made."""
+
+import math
+import operator
+from dataclasses import dataclass, fields
+from numbers import Real
+
+from fucina.errors import InvalidSamplerOption
+from fucina.sampling.rng import MASK
+
+_INF = math.inf
+# name → (lowest, highest, whether the lowest itself is allowed)
+_REAL_RANGES = {
+    "temperature": (-_INF, _INF, True),
+    "top_p": (0.0, 1.0, True),
+    "min_p": (0.0, 1.0, True),
+    "repeat_penalty": (0.0, _INF, False),
+    "frequency_penalty": (-_INF, _INF, True),
+    "presence_penalty": (-_INF, _INF, True),
+}
+_INTEGER_RANGES = {"top_k": (0, (1 << 63) - 1), "repeat_last_n": (0, (1 << 63) - 1), "seed": (0, MASK)}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerOptions:
+    """How a token is chosen from a row of logits (reference 13.6).
+
+    Attributes
+    ----------
+    temperature : float
+        Logits are divided by it; 0 (the default) or less selects greedy: the highest logit, no random draw.
+    top_k : int
+        Keep the k highest logits; 0 keeps all.
+    top_p : float
+        Keep the smallest most probable set whose probability reaches top_p, in [0, 1]; 1 keeps all, 0 keeps one.
+    min_p : float
+        Keep tokens at least min_p times as probable as the best, in [0, 1]; 0 keeps all.
+    repeat_penalty : float
+        Logits of tokens seen in the window are divided by it if positive, multiplied otherwise; > 0, 1 is off.
+    frequency_penalty, presence_penalty : float
+        Subtracted from the logit of each token in the window: times its count, and once.
+    repeat_last_n : int
+        The window: how many of the latest tokens the three penalties look at; 0 turns them off.
+    seed : int
+        Of the random draws, in [0, 2**64).
+
+    Raises
+    ------
+    InvalidSamplerOption
+        A value is not a number of the right kind, not finite, or out of range; the message names the field.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = 64
+    seed: int = 0
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            check = _check_real if field.name in _REAL_RANGES else _check_integer
+            object.__setattr__(self, field.name, check(field.name, value))
+
+    @property
+    def greedy(self) -> bool:
+        """True if the choice is the highest logit, without a random draw."""
+        return self.temperature <= 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """True if any penalty changes logits."""
+        off = self.repeat_penalty == 1.0 and self.frequency_penalty == 0.0 and self.presence_penalty == 0.0
+        return self.repeat_last_n > 0 and not off
+
+
+def _check_real(name: str, value) -> float:
+    low, high, closed = _REAL_RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidSamplerOption(f"{name} must be a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = _INF
+    if not math.isfinite(number):
+        raise InvalidSamplerOption(f"{name} must be finite, got {value!r}")
+    if not (low <= number <= high) or (number == low and not closed):
+        bound = f"in [{low:g}, {high:g}]" if closed else f"greater than {low:g}"
+        raise InvalidSamplerOption(f"{name} must be {bound}, got {value!r}")
+    return number
+
+
+def _check_integer(name: str, value) -> int:
+    low, high = _INTEGER_RANGES[name]
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidSamplerOption(f"{name} must be an integer, got {value!r}") from None
+    if not low <= number <= high:
+        raise InvalidSamplerOption(f"{name} must be in [{low}, {high}], got {value!r}")
+    return number

@@ -1,0 +1,196 @@
+"""Logit processors: transforms of a row of logits that a sampler applies before it chooses."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from fucina.errors import InvalidSamplerOption, TokenOutOfRange
+
+
+@runtime_checkable
+class LogitProcessor(Protocol):
+    """What a sampler calls.  One processor belongs to one stream and one thread (facts 5.1).
+
+    A processor may also have *structure*: both `forced_tokens(limit) -> list[int]`, the tokens that must come next
+    (empty: not forced), and `valid_prefix_len(tokens) -> int`, how many leading tokens would be accepted.  Both are
+    pure lookahead: they change nothing.
+    """
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Change `logits` (float32 [vocab], the sampler's own copy) in place; -inf forbids a token."""
+
+    def commit(self, token: int) -> None:
+        """Take note of a chosen token: called exactly once for each, on every path."""
+
+    def reset(self) -> None:
+        """Forget the tokens committed so far: called when a turn starts."""
+
+
+def has_structure(processor: LogitProcessor | None) -> bool:
+    """Return True if `processor` can look ahead: it has both `forced_tokens` and `valid_prefix_len`."""
+    return all(callable(getattr(processor, hook, None)) for hook in ("forced_tokens", "valid_prefix_len"))
+
+
+class _Stateless:
+    """`commit` and `reset` of a processor that remembers nothing."""
+
+    __slots__ = ()
+
+    def commit(self, token: int) -> None:
+        """Nothing to remember."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+class BiasTokens(_Stateless):
+    """Adds a number to chosen logits.
+
+    Parameters
+    ----------
+    biases : mapping of token id to float
+        Finite, or -inf to ban.
+
+    Raises
+    ------
+    TokenOutOfRange
+        An id is negative or not an integer; `process` raises it for ids beyond the row.
+    InvalidSamplerOption
+        A bias is NaN or +inf.
+    """
+
+    __slots__ = ("_ids", "_values")
+
+    def __init__(self, biases: Mapping[int, float]):
+        self._ids = _token_ids(biases)
+        self._values = np.array([float(biases[token]) for token in biases], dtype=np.float32)
+        for token, value in biases.items():
+            if math.isnan(value) or value == math.inf:
+                raise InvalidSamplerOption(f"bias of token {token} must be finite or -inf, got {value!r}")
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Add the biases."""
+        _check_inside(self._ids, logits)
+        logits[self._ids] += self._values
+
+
+class BanTokens(_Stateless):
+    """Forbids tokens.
+
+    Parameters
+    ----------
+    tokens : iterable of int
+        Raises TokenOutOfRange as `BiasTokens` does.
+    """
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, tokens: Iterable[int]):
+        self._ids = _token_ids(tokens)
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Set the banned logits to -inf."""
+        _check_inside(self._ids, logits)
+        logits[self._ids] = -np.inf
+
+
+class AllowTokens(_Stateless):
+    """Forbids every token but the given ones.
+
+    Parameters
+    ----------
+    tokens : iterable of int
+        Raises TokenOutOfRange as `BiasTokens` does.
+    """
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, tokens: Iterable[int]):
+        self._ids = _token_ids(tokens)
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Set every other logit to -inf."""
+        _check_inside(self._ids, logits)
+        allowed = logits[self._ids]
+        logits.fill(-np.inf)
+        logits[self._ids] = allowed
+
+
+class _Chain:
+    """Several processors, one after another."""
+
+    __slots__ = ("processors",)
+
+    def __init__(self, processors: Sequence[LogitProcessor]):
+        self.processors = tuple(processors)
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Apply each in order."""
+        for processor in self.processors:
+            processor.process(logits, history)
+
+    def commit(self, token: int) -> None:
+        """Tell each."""
+        for processor in self.processors:
+            processor.commit(token)
+
+    def reset(self) -> None:
+        """Reset each."""
+        for processor in self.processors:
+            processor.reset()
+
+
+class _StructuredChain(_Chain):
+    """A chain with at least one member that has structure.
+
+    A member without structure can forbid a token, never permit one, so a token that one member forces stays the only
+    candidate; lookahead can then be too generous, which costs a rejected draft and never changes a choice.
+    """
+
+    __slots__ = ()
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """Return what the first member that forces anything forces, as far as the others would accept it."""
+        for processor in filter(has_structure, self.processors):
+            forced = list(processor.forced_tokens(limit))
+            if forced:
+                return forced[: self.valid_prefix_len(forced)]
+        return []
+
+    def valid_prefix_len(self, tokens: Sequence[int]) -> int:
+        """Return how many leading tokens every member with structure would accept."""
+        return min(processor.valid_prefix_len(tokens) for processor in self.processors if has_structure(processor))
+
+
+def compose(*processors: LogitProcessor | None) -> LogitProcessor | None:
+    """Return one processor that applies `processors` in order (None entries are skipped).
+
+    The result has structure exactly if a member has.  No processor at all gives None, a single one itself.
+
+    Raises
+    ------
+    InvalidSamplerOption
+        One object is given twice: it would be committed twice for each token.
+    """
+    chosen = [processor for processor in processors if processor is not None]
+    if len({id(processor) for processor in chosen}) != len(chosen):
+        raise InvalidSamplerOption("one logit processor is named twice: each would see every token twice")
+    if len(chosen) < 2:
+        return chosen[0] if chosen else None
+    return _StructuredChain(chosen) if any(map(has_structure, chosen)) else _Chain(chosen)
+
+
+def _token_ids(tokens: Iterable[int]) -> np.ndarray:
+    ids = []
+    for token in tokens:
+        if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < 1 << 31:
+            raise TokenOutOfRange(f"token ids must be integers in [0, {1 << 31}), got {token!r}")
+        ids.append(int(token))
+    return np.array(ids, dtype=np.int64)
+
+
+def _check_inside(ids: np.ndarray, logits: np.ndarray) -> None:
+    if len(ids) and ids.max() >= len(logits):
+        raise TokenOutOfRange(f"token {ids.max()} is outside this model's vocabulary of {len(logits)} tokens")

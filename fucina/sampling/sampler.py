@@ -1,0 +1,145 @@
+"""From a row of logits to a token: processor, penalties, then greedy or one random draw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fucina.errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from fucina.sampling.options import SamplerOptions
+from fucina.sampling.processor import LogitProcessor
+from fucina.sampling.reference import penalise
+from fucina.sampling.rng import CounterRng
+from fucina.sampling.weights import MAX_VOCAB
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What must be saved to continue a stream's draws: the seed and how many were made."""
+
+    seed: int
+    position: int
+
+
+class Sampler:
+    """Chooses the tokens of one stream.
+
+    Parameters
+    ----------
+    options : SamplerOptions, optional
+        Default: greedy.
+    processor : LogitProcessor, optional
+        Sees every row before anything else, and every chosen token once.
+
+    Attributes
+    ----------
+    options : SamplerOptions
+    processor : LogitProcessor or None
+    rng : CounterRng
+        `rng.position` draws have been made: exactly one a sampled token, none a greedy one, none when `next` raises.
+
+    Notes
+    -----
+    Order: processor, penalties, greedy shortcut, top-k, temperature, top-p, min-p, one draw (reference 13.6).  Every
+    cut is exact over the whole vocabulary: the documents' windows of 256 candidates do not exist here.  Equal logits
+    are ordered by lowest id.  One sampler belongs to one stream and one thread.
+    """
+
+    __slots__ = ("options", "processor", "rng", "_row", "_scratch")
+
+    def __init__(self, options: SamplerOptions | None = None, processor: LogitProcessor | None = None):
+        self.options = SamplerOptions() if options is None else options
+        self.processor = processor
+        self.rng = CounterRng(self.options.seed)
+        self._row = np.empty(0, np.float32)
+        self._scratch: tuple[np.ndarray, ...] = ()
+
+    def next(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
+        """Choose the next token of the stream.
+
+        Parameters
+        ----------
+        logits : float [vocab] or [1, vocab]
+            Never modified: processors and penalties work on a copy.
+        history : sequence of int
+            The stream's tokens so far, prompt included; penalties look at its end.
+
+        Returns
+        -------
+        int
+            A token id.
+
+        Raises
+        ------
+        InvalidLogits
+            `logits` is not one non-empty row of numbers.
+        NonFiniteLogits
+            A logit is NaN or +inf.
+        AllTokensMasked
+            Every logit is -inf.
+        """
+        options = self.options
+        row = self._as_row(logits)
+        if self.processor is not None or options.penalises:
+            self._row[:] = row
+            row = self._row
+            if self.processor is not None:
+                self.processor.process(row, history)
+            penalise(row, history, options)
+        best = int(row.argmax())  # the first maximum; a NaN wins over everything
+        highest = float(row[best])
+        if highest != highest or highest == np.inf:
+            raise NonFiniteLogits(f"logit {best} of {len(row)} is {highest}: expected finite values or -inf")
+        if highest == -np.inf:
+            raise AllTokensMasked(f"all {len(row)} logits are -inf: no token is left to choose")
+        token = best if options.greedy else self._draw(row, highest)
+        if self.processor is not None:
+            self.processor.commit(token)
+        return token
+
+    def reset(self) -> None:
+        """Start the draws of the seed again, and reset the processor."""
+        self.rng = CounterRng(self.options.seed)
+        if self.processor is not None:
+            self.processor.reset()
+
+    def state(self) -> SamplerState:
+        """Return the place in the stream of draws, for `restore`.  A processor's state is its own."""
+        return SamplerState(self.rng.seed, self.rng.position)
+
+    def restore(self, state: SamplerState) -> None:
+        """Continue from a place that `state` returned.
+
+        Raises
+        ------
+        InvalidSamplerOption
+            The position is negative.
+        """
+        if state.position < 0:
+            raise InvalidSamplerOption(f"position must not be negative, got {state.position}")
+        self.rng = CounterRng(state.seed, state.position)
+
+    def _as_row(self, logits: np.ndarray) -> np.ndarray:
+        row = np.asarray(logits)
+        if row.ndim == 2 and row.shape[0] == 1:
+            row = row[0]
+        if row.ndim != 1 or row.size == 0 or row.dtype.kind not in "fiu":
+            raise InvalidLogits(
+                f"expected one non-empty row of logits [vocab] or [1, vocab], got shape {np.shape(logits)} of {row.dtype}"
+            )
+        if row.size > MAX_VOCAB:
+            raise InvalidLogits(f"a row of {row.size} logits is longer than the {MAX_VOCAB} that the sampler supports")
+        if len(self._row) != row.size:
+            self._row = np.empty(row.size, np.float32)
+            self._scratch = ()
+        return np.ascontiguousarray(row, dtype=np.float32)
+
+    def _draw(self, row: np.ndarray, highest: float) -> int:
+        from fucina.sampling import compiled  # here, so that greedy decoding compiles nothing
+
+        if not self._scratch:
+            n = row.size
+            self._scratch = (np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64))
+        o = self.options
+        u = self.rng.uniform()
+        return compiled.choose(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)

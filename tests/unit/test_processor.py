@@ -1,0 +1,171 @@
+"""Logit processors: the contract with the sampler, the ready ones, and their composition."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fucina.errors import AllTokensMasked, InvalidSamplerOption, TokenOutOfRange
+from fucina.sampling import (
+    AllowTokens,
+    BanTokens,
+    BiasTokens,
+    LogitProcessor,
+    Sampler,
+    SamplerOptions,
+    compose,
+    has_structure,
+)
+
+INF = math.inf
+
+
+class Recorder:
+    """Notes every call; optionally forbids tokens."""
+
+    def __init__(self, banned=()):
+        self.banned, self.calls = list(banned), []
+
+    def process(self, logits, history):
+        self.calls.append(("process", tuple(history)))
+        logits[self.banned] = -INF
+
+    def commit(self, token):
+        self.calls.append(("commit", token))
+
+    def reset(self):
+        self.calls.append(("reset",))
+
+
+class Forced(Recorder):
+    """A recorder that must see a fixed text."""
+
+    def __init__(self, text, accepts=None):
+        super().__init__()
+        self.text, self.accepts = list(text), list(accepts or text)
+
+    def forced_tokens(self, limit):
+        return self.text[:limit]
+
+    def valid_prefix_len(self, tokens):
+        same = [a == b for a, b in zip(tokens, self.accepts, strict=False)]
+        return same.index(False) if False in same else len(same)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_commit_comes_exactly_once_a_token(temperature):
+    recorder = Recorder(banned=[1])
+    sampler = Sampler(SamplerOptions(temperature=temperature), recorder)
+    logits = np.array([0, 9, 1], np.float32)
+    tokens = [sampler.next(logits, [7]) for _ in range(5)]
+    assert 1 not in tokens
+    assert recorder.calls == [call for token in tokens for call in (("process", (7,)), ("commit", token))]
+    sampler.reset()
+    assert recorder.calls[-1] == ("reset",)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nothing_is_committed_or_drawn_when_everything_is_masked(temperature):
+    recorder = Recorder(banned=[0, 1, 2])
+    sampler = Sampler(SamplerOptions(temperature=temperature), recorder)
+    with pytest.raises(AllTokensMasked, match="3"):
+        sampler.next(np.zeros(3, np.float32))
+    assert [call[0] for call in recorder.calls] == ["process"]
+    assert sampler.rng.position == 0
+
+
+def test_processor_comes_before_penalties_and_works_on_a_copy():
+    logits = np.array([3, 2.5, 0], np.float32)
+    options = SamplerOptions(repeat_penalty=2.0)
+    # -3 first, then the penalty: 3 -> 0 -> 0; the other order would leave 1.5 - 3 = -1.5, below token 2's 0
+    sampler = Sampler(options, BiasTokens({0: -3.0, 1: -5.0}))
+    assert sampler.next(logits, [0]) == 0
+    assert logits.tolist() == [3, 2.5, 0]
+
+
+def test_ready_processors():
+    def processed(processor):
+        logits = np.array([1, 2, 3, 4], np.float32)
+        processor.process(logits, [])
+        assert isinstance(processor, LogitProcessor) and not has_structure(processor)
+        return logits.tolist()
+
+    assert processed(BiasTokens({1: 0.5, 3: -INF})) == [1, 2.5, 3, -INF]
+    assert processed(BanTokens([0, 2, 2])) == [-INF, 2, -INF, 4]
+    assert processed(AllowTokens(iter([3, 1]))) == [-INF, 2, -INF, 4]
+    assert processed(AllowTokens([])) == [-INF] * 4
+    assert processed(BanTokens([])) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 31, 1 << 63, 1.5, True, "a"])
+@pytest.mark.parametrize("make", [BanTokens, AllowTokens])
+def test_ids_that_can_be_no_token(make, token):
+    """Case C16: an id out of range never reaches memory."""
+    with pytest.raises(TokenOutOfRange, match="token ids"):
+        make([token])
+    with pytest.raises(TokenOutOfRange):
+        BiasTokens({token: 0.0})
+
+
+@pytest.mark.parametrize("processor", [BanTokens([4]), AllowTokens([0, 4]), BiasTokens({4: 1.0})])
+def test_ids_beyond_the_vocabulary(processor):
+    with pytest.raises(TokenOutOfRange, match="token 4 .* 4 tokens"):
+        processor.process(np.zeros(4, np.float32), [])
+
+
+@pytest.mark.parametrize("value", [math.nan, INF])
+def test_bias_must_be_a_number_below_infinity(value):
+    with pytest.raises(InvalidSamplerOption, match="bias of token 3"):
+        BiasTokens({3: value})
+
+
+def test_compose():
+    assert compose() is None and compose(None) is None
+    single = BanTokens([1])
+    assert compose(None, single) is single
+    with pytest.raises(InvalidSamplerOption, match="twice"):
+        compose(single, single)
+
+    a, b = Recorder(banned=[0]), Recorder(banned=[1])
+    chain = compose(a, None, b)
+    assert isinstance(chain, LogitProcessor) and not has_structure(chain)
+    token = Sampler(processor=chain).next(np.array([3, 2, 1], np.float32), [5])
+    chain.reset()
+    assert token == 2
+    assert a.calls == b.calls == [("process", (5,)), ("commit", 2), ("reset",)]
+
+
+def test_order_of_composition_matters():
+    ban_then_bias = compose(BanTokens([0]), BiasTokens({0: 5.0}))
+    allow_then_bias = compose(BiasTokens({1: 9.0}), AllowTokens([0]))
+    assert Sampler(processor=ban_then_bias).next(np.array([3, 2], np.float32)) == 1
+    assert Sampler(processor=allow_then_bias).next(np.array([3, 2], np.float32)) == 0
+
+
+def test_structure_of_a_composition():
+    a, b = Forced([4, 5, 6]), Forced([], accepts=[4, 5, 9])
+    assert has_structure(a) and not has_structure(BanTokens([1]))
+    half = Recorder()
+    half.forced_tokens = lambda limit: [1]
+    assert not has_structure(half)  # one hook alone is no structure
+
+    chain = compose(BanTokens([1]), a)
+    assert has_structure(chain)
+    assert chain.forced_tokens(10) == [4, 5, 6] and chain.forced_tokens(2) == [4, 5]
+    assert compose(a, b).forced_tokens(10) == [4, 5]  # as far as both agree
+    assert compose(b, a).forced_tokens(10) == [4, 5]
+    assert compose(a, b).valid_prefix_len([4, 5, 9, 1]) == 2
+
+
+@given(banned=st.sets(st.integers(0, 19)), bias=st.dictionaries(st.integers(0, 19), st.floats(-5, 5)))
+def test_composition_equals_doing_it_by_hand(banned, bias):
+    logits = np.linspace(-2, 2, 20, dtype=np.float32)
+    expected = logits.copy()
+    for token, value in bias.items():
+        expected[token] += np.float32(value)
+    expected[list(banned)] = -INF
+    got = logits.copy()
+    compose(BiasTokens(bias), BanTokens(banned)).process(got, [])
+    np.testing.assert_array_equal(got, expected)
