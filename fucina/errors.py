@@ -40,6 +40,14 @@ class UnsupportedTokenizerFormat(FucinaError, ValueError):
     """The tokenizer metadata of a GGUF is missing, contradictory or of a kind that is not implemented."""
 
 
+class NoTokenizerVocab(UnsupportedTokenizerFormat):
+    """A GGUF has no vocabulary: `tokenizer.ggml.tokens` is missing or empty."""
+
+
+class InvalidText(FucinaError, ValueError):
+    """A text holds an unpaired surrogate, so that it is no Unicode text and has no UTF-8 bytes."""
+
+
 # --- forward passes ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,87 @@
+"""Weight formats as the kernels see them, in layout p8: output rows interleaved by eight.
+
+A group holds eight output rows (the last one is filled up by repeating the matrix's last row).  Within a group a block
+holds, for one stretch of `cols` columns, the fields below; in each field, row 0's bytes come first, then row 1's, …, so
+that one vector load brings the same field of eight rows: lane = output row, and no sum ever crosses lanes.
+
+    f32, f16, bf16   a block is one column: 8 numbers
+    q8_0    8 x f16 scale | 8 columns-of-four x 8 rows x 4 int8
+    q4_0    8 x f16 scale | 4 x 8 x 4 bytes of nibbles (byte j: element j low, element j + 16 high)
+    q4_1    8 x f16 scale | 8 x f16 minimum | nibbles as q4_0
+    q5_0    8 x f16 scale | 8 x 4 bytes of fifth bits (byte j, bit c: element 4c + j) | nibbles as q4_0
+    q4_k    8 x f16 d | 8 x f16 dmin | 8 x 8 scales | 4 pairs x 8 rows x 2 minimums | 4 x 8 x 8 x 4 bytes of nibbles
+    q6_k    8 x f16 d | 16 x 8 int8 scales | 2 halves x 8 x (low bits a, low bits b, high bits) x 8 x 4 bytes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One weight format.
+
+    Attributes
+    ----------
+    ggml_type : int
+        Its number in GGUF files.
+    cols : int
+        Columns a block.
+    raw : int
+        Bytes a block of one row in the file.
+    packed : int
+        Bytes a block of eight rows in layout p8.
+    activations : str
+        What it is multiplied with: "f32", "q8" (int8 in blocks of 32) or "q8k" (int8 in blocks of 256).
+    sums : str or None
+        Which of the activations' two arrays of sums `linear` takes as its word `s`: "s" or "s16".
+    """
+
+    name: str
+    ggml_type: int
+    cols: int
+    raw: int
+    packed: int
+    activations: str = "f32"
+    sums: str | None = None
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("f32", 0, 1, 4, 32),
+        Format("f16", 1, 1, 2, 16),
+        Format("bf16", 30, 1, 2, 16),
+        Format("q8_0", 8, 32, 34, 272, "q8", "s16"),
+        Format("q4_0", 2, 32, 18, 144, "q8", "s16"),
+        Format("q4_1", 3, 32, 20, 160, "q8", "s"),
+        Format("q5_0", 6, 32, 22, 176, "q8", "s16"),
+        Format("q4_k", 12, 256, 144, 1184, "q8k", "s"),
+        Format("q6_k", 14, 256, 210, 1680, "q8k", "s16"),
+    )
+}
+BY_TYPE = {f.ggml_type: f for f in FORMATS.values()}
+NAMES = tuple(FORMATS)
+GROUP = 8  # output rows a group
+
+
+def groups(rows: int) -> int:
+    """Groups of eight that hold `rows` rows."""
+    return -(-rows // GROUP)
+
+
+def packed_bytes(fmt: str, rows: int, cols: int) -> int:
+    """Bytes of a packed matrix."""
+    f = FORMATS[fmt]
+    return groups(rows) * (cols // f.cols) * f.packed
+
+
+def activation_bytes(kind: str, rows: int, cols: int) -> dict[str, int]:
+    """Bytes of the arrays that `quantise.<kind>` fills for `rows` rows of `cols` columns: q, d, s and s16.
+
+    q8: int8 q; float32 d and s = d · sum; s16 = int32 -128 · sum of each 32.
+    q8k: int8 q; float32 d of each 256; int16 s, sums of each 32; int16 s16, sums of each 16.
+    """
+    n = rows * cols
+    return {"q8": dict(q=n, d=n // 8, s=n // 8, s16=n // 8), "q8k": dict(q=n, d=n // 64, s=n // 16, s16=n // 8)}[kind]

@@ -1,0 +1,395 @@
+"""The kernel language: Python that emits LLVM vector code and reads like the maths.
+
+A kernel is a Python function of one argument, the emitter `k`.  It runs once, when the kernel is compiled; every
+operation on a `Value` appends one instruction.  Python loops are therefore unrolled, and loops of the machine are
+written `with k.range(lo, hi) as i:`.  Nothing else in the project builds LLVM instructions.
+
+    @kernel("add")
+    def add(k):
+        x, y, out, cols = k.params(4)
+        columns(k, cols, lambda at, n: k.store(k.load(F8, x + at, n) + k.load(F8, y + at, n), out + at, n))
+
+Floats are IEEE throughout: no fast-math flag is ever set, a product and a sum are contracted only where the kernel says
+`k.fma`, and reductions have a fixed order, so that every instruction set computes the same bits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Callable, Iterator
+
+from llvmlite import ir
+
+from fucina.errors import UnknownKernel
+from fucina.kernels import record as R
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+POINTER = ir.PointerType()
+vec = ir.VectorType
+F8 = vec(F32, 8)  # the virtual vector of every float reduction
+LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
+
+
+def constant(ty: ir.Type, x) -> ir.Constant:
+    """The constant `x`, in every lane if `ty` is a vector."""
+    return ir.Constant(ty, [x] * ty.count if isinstance(ty, vec) else x)
+
+
+def element(ty: ir.Type) -> ir.Type:
+    return ty.element if isinstance(ty, vec) else ty
+
+
+def like(ty: ir.Type, scalar: ir.Type) -> ir.Type:
+    """`scalar`, with as many lanes as `ty`."""
+    return vec(scalar, ty.count) if isinstance(ty, vec) else scalar
+
+
+class Value:
+    """A scalar or a vector of the machine.  Operators work lane by lane; Python numbers become constants of its type."""
+
+    __slots__ = ("b", "v")
+
+    def __init__(self, b: ir.IRBuilder, v: ir.Value) -> None:
+        self.b, self.v = b, v
+
+    @property
+    def type(self) -> ir.Type:
+        return self.v.type
+
+    @property
+    def is_float(self) -> bool:
+        return isinstance(element(self.type), (ir.FloatType, ir.HalfType))
+
+    def _arg(self, o) -> ir.Value:
+        return o.v if isinstance(o, Value) else constant(self.type, o)
+
+    def _op(self, o, on_int, on_float=None) -> Value:
+        return Value(self.b, (on_float if self.is_float else on_int)(self.v, self._arg(o)))
+
+    # --- arithmetic: // and % are for non-negative integers, >> brings in zeros
+    def __add__(self, o):
+        return self if isinstance(o, int) and o == 0 else self._op(o, self.b.add, self.b.fadd)
+
+    def __mul__(self, o):
+        return self if isinstance(o, int) and o == 1 else self._op(o, self.b.mul, self.b.fmul)
+
+    def __sub__(self, o):
+        return self._op(o, self.b.sub, self.b.fsub)
+
+    def __truediv__(self, o):
+        return self._op(o, None, self.b.fdiv)
+
+    def __floordiv__(self, o):
+        return self._op(o, self.b.sdiv)
+
+    def __mod__(self, o):
+        return self._op(o, self.b.srem)
+
+    def __and__(self, o):
+        return self._op(o, self.b.and_)
+
+    def __or__(self, o):
+        return self._op(o, self.b.or_)
+
+    def __xor__(self, o):
+        return self._op(o, self.b.xor)
+
+    def __lshift__(self, o):
+        return self._op(o, self.b.shl)
+
+    def __rshift__(self, o):
+        return self._op(o, self.b.lshr)
+
+    def shift_signed(self, o) -> Value:
+        return self._op(o, self.b.ashr)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    # --- comparisons, lane by lane, false where a NaN takes part
+    def _cmp(self, op: str, o) -> Value:
+        f = self.b.fcmp_ordered if self.is_float else self.b.icmp_signed
+        return Value(self.b, f(op, self.v, self._arg(o)))
+
+    def __lt__(self, o):
+        return self._cmp("<", o)
+
+    def __le__(self, o):
+        return self._cmp("<=", o)
+
+    def __gt__(self, o):
+        return self._cmp(">", o)
+
+    def __ge__(self, o):
+        return self._cmp(">=", o)
+
+    def eq(self, o) -> Value:
+        return self._cmp("==", o)
+
+    # --- conversions and lanes
+    def bits(self, ty: ir.Type) -> Value:
+        """The same bits read as another type."""
+        return Value(self.b, self.b.bitcast(self.v, ty))
+
+    def signed(self, scalar: ir.Type) -> Value:
+        """Each lane widened to `scalar`, sign kept."""
+        return Value(self.b, self.b.sext(self.v, like(self.type, scalar)))
+
+    def unsigned(self, scalar: ir.Type) -> Value:
+        """Each lane widened to `scalar` with zeros."""
+        return Value(self.b, self.b.zext(self.v, like(self.type, scalar)))
+
+    def narrow(self, scalar: ir.Type) -> Value:
+        """The low bits of each lane."""
+        return Value(self.b, self.b.trunc(self.v, like(self.type, scalar)))
+
+    def float(self) -> Value:
+        """Each signed integer as float32."""
+        return Value(self.b, self.b.sitofp(self.v, like(self.type, F32)))
+
+    def int(self) -> Value:
+        """Each float towards zero, as int32."""
+        return Value(self.b, self.b.fptosi(self.v, like(self.type, I32)))
+
+    def shuffle(self, lanes, other: Value | None = None) -> Value:
+        """Lane i of the result is lane `lanes[i]` of this vector (followed by `other`)."""
+        right = other.v if other else ir.Constant(self.type, ir.Undefined)
+        index = ir.Constant(vec(I32, len(lanes)), list(lanes))
+        return Value(self.b, self.b.shuffle_vector(self.v, right, index))
+
+    def lane(self, i: int) -> Value:
+        return Value(self.b, self.b.extract_element(self.v, constant(I32, i)))
+
+
+class Var:
+    """A mutable cell; it lives in a register."""
+
+    __slots__ = ("b", "p", "t")
+
+    def __init__(self, b: ir.IRBuilder, init: Value) -> None:
+        self.b, self.t = b, init.type
+        with b.goto_entry_block():
+            self.p = b.alloca(init.type)
+        self.set(init)
+
+    def get(self) -> Value:
+        return Value(self.b, self.b.load(self.p, typ=self.t))
+
+    def set(self, v: Value) -> None:
+        self.b.store(v.v, self.p)
+
+
+class Emitter:
+    """What a kernel is written with: memory, control flow, arithmetic.  Addresses are int64 values, counted in bytes."""
+
+    def __init__(self, b: ir.IRBuilder, isa, words) -> None:
+        self.b, self.isa = b, isa
+        self.rec, self.job, self.u0, self.u1, self.tid = (Value(b, w) for w in words)
+
+    # --- the contract of record.py
+    def params(self, n: int) -> list[Value]:
+        """Parameters P0 … of the stage record, as int64."""
+        return [self.word(self.rec, R.P0 + i) for i in range(n)]
+
+    def word(self, base: Value, i: int) -> Value:
+        return self.load(I64, base + 8 * i)
+
+    def fparam(self, i: int) -> Value:
+        """Parameter i as float32."""
+        return self.load(F32, self.rec + 8 * (R.P0 + i))
+
+    def row(self, r: Value, field: int) -> Value:
+        """A field of row r in the pass's row table."""
+        return self.word(self.word(self.job, R.ROWTAB) + r * R.ROW_BYTES, field)
+
+    def rows(self) -> Value:
+        """How many rows this stage has: all of the pass, or those that want logits."""
+        return self.where(self.word(self.rec, R.SEL).eq(1), self.word(self.job, R.NOUT), self.word(self.job, R.M))
+
+    # --- constants and variables
+    def const(self, ty: ir.Type, x) -> Value:
+        return Value(self.b, constant(ty, x))
+
+    def int(self, x) -> Value:
+        return x if isinstance(x, Value) else self.const(I64, x)
+
+    def var(self, init) -> Var:
+        return Var(self.b, self.int(init))
+
+    def cell(self, ty: ir.Type, x) -> Var:
+        return Var(self.b, self.const(ty, x))
+
+    # --- memory; with `n`, only the first n lanes are touched (the others read as zero)
+    def load(self, ty: ir.Type, at: Value, n: Value | None = None) -> Value:
+        p = self.b.inttoptr(at.v, POINTER)
+        if n is not None:
+            name = f"llvm.masked.load.v{ty.count}{_suffix(ty.element)}.p0"
+            return self.call(name, ty, Value(self.b, p), self.const(I32, 1), self.first(n, ty.count), self.const(ty, 0))
+        x = self.b.load(p, typ=ty)
+        x.align = 1
+        return Value(self.b, x)
+
+    def store(self, v: Value, at: Value, n: Value | None = None) -> None:
+        p = self.b.inttoptr(at.v, POINTER)
+        if n is not None:
+            name = f"llvm.masked.store.v{v.type.count}{_suffix(v.type.element)}.p0"
+            mask = self.first(n, v.type.count)
+            self.call(name, ir.VoidType(), v, Value(self.b, p), self.const(I32, 1), mask)
+        else:
+            self.b.store(v.v, p).align = 1
+
+    def first(self, n: Value, lanes: int) -> Value:
+        """A mask with lanes 0 … n-1 set."""
+        return Value(self.b, ir.Constant(vec(I32, lanes), list(range(lanes)))) < self.splat(n.narrow(I32), lanes)
+
+    def prefetch(self, at: Value) -> None:
+        p = Value(self.b, self.b.inttoptr(at.v, POINTER))
+        self.call("llvm.prefetch.p0", ir.VoidType(), p, *[self.const(I32, x) for x in (0, 3, 1)])
+
+    # --- control flow
+    @contextmanager
+    def range(self, lo, hi, step=1) -> Iterator[Value]:
+        i, hi = self.var(lo), self.int(hi)
+        with self.loop(lambda: i.get() < hi):
+            yield i.get()
+            i.set(i.get() + step)
+
+    @contextmanager
+    def loop(self, test: Callable[[], Value]) -> Iterator[None]:
+        """While `test()` holds."""
+        b = self.b
+        head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
+        b.branch(head)
+        b.position_at_end(head)
+        b.cbranch(test().v, body, end)
+        b.position_at_end(body)
+        yield
+        b.branch(head)
+        b.position_at_end(end)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        with self.b.if_then(condition.v):
+            yield
+
+    def where(self, condition: Value, x: Value, y) -> Value:
+        return Value(self.b, self.b.select(condition.v, x.v, x._arg(y)))
+
+    def min(self, x: Value, y) -> Value:
+        """The smaller one; x where x is a NaN."""
+        y = Value(self.b, x._arg(y))
+        return self.where(y < x, y, x)
+
+    def max(self, x: Value, y) -> Value:
+        """The larger one; x where x is a NaN."""
+        y = Value(self.b, x._arg(y))
+        return self.where(y > x, y, x)
+
+    # --- vectors
+    def call(self, name: str, ret: ir.Type, *args: Value) -> Value:
+        """An LLVM intrinsic by name."""
+        f = self.b.module.globals.get(name)
+        if f is None:
+            f = ir.Function(self.b.module, ir.FunctionType(ret, [a.type for a in args]), name)
+        return Value(self.b, self.b.call(f, [a.v for a in args]))
+
+    def splat(self, v: Value, lanes: int = 8) -> Value:
+        t = vec(v.type, lanes)
+        return Value(self.b, self.b.insert_element(ir.Constant(t, ir.Undefined), v.v, constant(I32, 0))).shuffle([0] * lanes)
+
+    def concat(self, parts: list[Value]) -> Value:
+        """Vectors behind one another: one, or two of the same type."""
+        return parts[0] if len(parts) == 1 else parts[0].shuffle(range(2 * parts[0].type.count), parts[1])
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """x · y + z, rounded once."""
+        return self.call("llvm.fma." + _type_suffix(x.type), x.type, x, y, z)
+
+    def sqrt(self, x: Value) -> Value:
+        return self.call("llvm.sqrt." + _type_suffix(x.type), x.type, x)
+
+    def round(self, x: Value) -> Value:
+        """To the nearest integer, ties to even; for |x| < 2^22 (adding 1.5 · 2^23 leaves no bit for a fraction)."""
+        return (x + 12582912.0) - 12582912.0
+
+    def fold(self, v: Value, f: Callable[[Value, Value], Value]) -> Value:
+        """Eight lanes to one, always in the order ((0·4)·(2·6))·((1·5)·(3·7)) for an operation written as ·."""
+        x = f(v.shuffle([0, 1, 2, 3]), v.shuffle([4, 5, 6, 7]))
+        x = f(x.shuffle([0, 1]), x.shuffle([2, 3]))
+        return f(x.lane(0), x.lane(1))
+
+    def sum(self, v: Value) -> Value:
+        return self.fold(v, lambda x, y: x + y)
+
+    def exp(self, x: Value) -> Value:
+        """e^x: 2^n · e^r with |r| <= ln(2)/2 and a polynomial for e^r (Cephes' expf); relative error under 2 ulp.
+
+        The argument is clamped to [-87, 88], where the result is still a normal number.
+        """
+        t = x.type
+        x = self.min(self.max(x, -87.0), 88.0)
+        n = self.round(x * 1.4426950408889634)
+        r = self.fma(n, self.const(t, -0.693145751953125), x)  # ln 2 in two parts, the first exact
+        r = self.fma(n, self.const(t, -1.428606765330187e-06), r)
+        p = self.const(t, EXP[0])
+        for c in EXP[1:]:
+            p = self.fma(p, r, self.const(t, c))
+        p = self.fma(p, r * r, r + 1.0)
+        return p * ((n.int() + 127) << 23).bits(t)
+
+
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+
+
+def _suffix(scalar: ir.Type) -> str:
+    return {F32: "f32", F16: "f16"}.get(scalar) or f"i{scalar.width}"
+
+
+def _type_suffix(ty: ir.Type) -> str:
+    return f"v{ty.count}{_suffix(ty.element)}" if isinstance(ty, vec) else _suffix(ty)
+
+
+# --- the registry ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A family of kernels: `emit(k, *args)`, where each argument is one of `choices` (or any int)."""
+
+    name: str
+    emit: Callable[..., None]
+    choices: tuple[tuple[str, ...] | type, ...]
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(name: str, *choices: tuple[str, ...] | type) -> Callable:
+    """Registers an emitting function; `linear.q4_1` is kernel `linear` with the argument "q4_1"."""
+
+    def register(emit: Callable[..., None]) -> Callable[..., None]:
+        KERNELS[name] = Kernel(name, emit, choices)
+        return emit
+
+    return register
+
+
+def resolve(name: str) -> tuple[Kernel, tuple]:
+    """The kernel family and the arguments that a full name stands for.
+
+    Raises
+    ------
+    UnknownKernel
+        No such family, or arguments that it does not take.
+    """
+    base, *parts = name.split(".")
+    k = KERNELS.get(base)
+    if k is None:
+        raise UnknownKernel(f"no kernel is called {name!r}; families: {', '.join(sorted(KERNELS))}")
+    args = tuple(int(p) if c is int and p.isdigit() else p for p, c in zip(parts, k.choices))
+    ok = all(isinstance(a, int) if c is int else a in c for a, c in zip(args, k.choices))
+    if len(parts) != len(k.choices) or not ok:
+        wanted = ".".join([base] + ["<int>" if c is int else "|".join(c) for c in k.choices])
+        raise UnknownKernel(f"kernel {name!r} does not fit {wanted}")
+    return k, args
