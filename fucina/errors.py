@@ -129,3 +129,10 @@ class KernelArgumentError(FucinaError, ValueError):
 
 class UnknownKernel(FucinaError, ValueError):
     """No kernel has this name."""
+
+
+# --- the compiled engine ------------------------------------------------------------------------------------------
+
+
+class EngineClosed(FucinaError, RuntimeError):
+    """A pass was asked for from a model that was closed."""

@@ -1,0 +1,305 @@
+"""What every tokenizer has: a vocabulary with typed tokens, encoding between markers, decoding to bytes and text."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from fucina.errors import InvalidText, TokenOutOfRange
+from fucina.tokenizers.markers import MarkerMatcher
+from fucina.tokenizers.streaming import StreamDecoder
+
+
+class TokenizerWarning(UserWarning):
+    """Base of the warnings about tokenizers."""
+
+
+class UnknownPreTokenizer(TokenizerWarning):
+    """A vocabulary asks for pre-tokenizer rules that are not implemented; others are used in their place."""
+
+
+class UnencodableBytes(TokenizerWarning):
+    """A text holds bytes that no token of the vocabulary spells; they were left out of the ids."""
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type`: what a vocabulary entry is for."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# Markers that end a generation.  Only control tokens count: `</s>` is the end of the text in one vocabulary and the
+# HTML tag of struck-out text in another.
+END_MARKERS = frozenset(
+    "<|endoftext|> <|im_end|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> <|return|> <|call|> <|endofturn|> <|eot|>"
+    " <|user_end|> <end_of_turn> <turn|> <end_of_utterance> <eos> </s> <EOT> [EOT] [EOS] <|END_OF_TURN_TOKEN|>"
+    " <｜end▁of▁sentence｜> <|end▁of▁sentence|> [e~[ <|content_end|>".split()
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """The tokens of a model and what its file says about them.
+
+    Attributes
+    ----------
+    tokens
+        Spelling of each token as it is in the file.
+    types
+        int32 [n_vocab], values of `TokenType`.
+    bos, eos, unk
+        Ids of the tokens that begin a text, end it, and stand for what cannot be spelled; or None.
+    more_ends
+        Further ids that the file calls ends (of a turn, of a message).
+    add_bos, add_eos
+        Whether the model was trained on texts with `bos` in front, with `eos` behind.
+    """
+
+    tokens: list[bytes]
+    types: np.ndarray
+    bos: int | None = None
+    eos: int | None = None
+    unk: int | None = None
+    more_ends: frozenset[int] = frozenset()
+    add_bos: bool = False
+    add_eos: bool = False
+
+    def index(self, hidden: Iterable[TokenType], first_wins: bool) -> dict[bytes, int]:
+        """Spelling -> id of all tokens but those of the hidden types; of equal spellings the first or the last wins."""
+        keep = np.flatnonzero(~np.isin(self.types, list(hidden))).tolist()
+        if first_wins:
+            keep.reverse()
+        return dict(zip(map(self.tokens.__getitem__, keep), keep, strict=True))
+
+    def of_types(self, *types: TokenType) -> list[int]:
+        """Ids of the tokens of these types, ascending."""
+        return np.flatnonzero(np.isin(self.types, types)).tolist()
+
+
+def spelling(raw: bytes) -> str:
+    """Bytes as a str that keeps every byte: what is not UTF-8 becomes one surrogate U+DC80–U+DCFF a byte."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def raw_bytes(text: str) -> bytes:
+    """The bytes that `spelling` was made from."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+class Tokenizer(ABC):
+    """Text <-> token ids.  Made by `fucina.tokenizers.load_tokenizer`.
+
+    Attributes
+    ----------
+    n_vocab
+        Number of tokens; ids are 0 … n_vocab - 1.
+    bos, eos
+        Id of the token that begins a text, that ends it; or None.
+    eog_ids
+        Ids that end a generation: `eos`, and known control markers such as `<end_of_turn>`.
+    add_bos, add_eos
+        Whether the model wants `bos` in front of a prompt (see `encode_prompt`), `eos` behind a text.
+    pre
+        Name of the pre-tokenizer rules that the file asks for ("" if none).
+    pre_mismatch
+        True if these rules are unknown and others are used, so that ids may differ from the model's training.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, pre: str = "", pre_mismatch: bool = False) -> None:
+        self._vocabulary = vocabulary
+        self.n_vocab = len(vocabulary.tokens)
+        self.bos, self.eos = vocabulary.bos, vocabulary.eos
+        self.add_bos, self.add_eos = vocabulary.add_bos, vocabulary.add_eos
+        self.pre, self.pre_mismatch = pre, pre_mismatch
+        self._silent = frozenset(vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED))
+        self._control = self._markers(TokenType.CONTROL, TokenType.UNKNOWN)
+        self._user = self._markers(TokenType.USER_DEFINED)
+        ends = {self._control[name] for name in END_MARKERS & self._control.keys()}
+        ends |= vocabulary.more_ends
+        self.eog_ids = frozenset(ends if self.eos is None else ends | {self.eos})
+        self._matchers: dict[bool, MarkerMatcher] = {}
+        self._pieces: dict[int, bytes] = {}
+
+    def _markers(self, *types: TokenType) -> dict[str, int]:
+        """Spelling -> id of the tokens of these types (the first id of equal spellings)."""
+        tokens = self._vocabulary.tokens
+        return {spelling(tokens[i]): i for i in reversed(self._vocabulary.of_types(*types)) if tokens[i]}
+
+    # --- encoding -----------------------------------------------------------------------------------------------
+
+    def encode(self, text: str | bytes, special: bool = True) -> list[int]:
+        """Token ids of a text, without any policy about BOS or EOS.
+
+        Parameters
+        ----------
+        text
+            Text, or bytes (which need not be valid UTF-8: each byte is kept as it is).
+        special
+            True: control markers written in the text (`<|im_end|>`) become their one token.  False: they are ordinary
+            text, which is right for text that comes from a user.  Tokens that the vocabulary calls *user defined*
+            (Gemma's runs of spaces, `<table>`) are matched in both cases; they control nothing.
+
+        Raises
+        ------
+        InvalidText
+            A str with an unpaired surrogate (half of a pair): it is not Unicode text.  Nothing is replaced in silence.
+        TypeError
+            Neither str nor bytes.
+
+        Warns
+        -----
+        UnencodableBytes
+            Bytes that no token spells were left out (as llama.cpp does, which does not say so).
+        """
+        checked = _checked_text(text)
+        matcher = self._matchers.get(bool(special))
+        if matcher is None:
+            matcher = MarkerMatcher(self._user | self._control if special else self._user)
+            self._matchers[bool(special)] = matcher
+        ids: list[int] = []
+        after_marker = True  # the start of a text counts as one (this matters for SentencePiece's space prefix)
+        for part in matcher.split(checked):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                self._encode_raw(part, after_marker, ids)
+            after_marker = isinstance(part, int)
+        return ids
+
+    def encode_prompt(self, text: str | bytes, special: bool = True) -> list[int]:
+        """`encode`, and BOS in front if the model wants it (`add_bos`) and the text does not begin with it already."""
+        ids = self.encode(text, special)
+        if self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
+            ids.insert(0, self.bos)
+        return ids
+
+    @abstractmethod
+    def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
+        """Append the ids of a text without markers (surrogates U+DC80–U+DCFF stand for single bytes)."""
+
+    def _warn_unencodable(self, missing: Iterable[int]) -> None:
+        listed = ", ".join(f"0x{byte:02X}" for byte in sorted(set(missing)))
+        warnings.warn(
+            f"no token of this vocabulary spells the byte {listed}: left out of the ids",
+            UnencodableBytes,
+            stacklevel=5,
+        )
+
+    # --- decoding -----------------------------------------------------------------------------------------------
+
+    def piece(self, token: int, special: bool = True) -> bytes:
+        """The bytes that a token prints; with special=False control, unknown and unused tokens print nothing.
+
+        Raises
+        ------
+        TokenOutOfRange
+            The id is not in [0, n_vocab).
+        """
+        token = self._checked_id(token)
+        if not special and token in self._silent:
+            return b""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._print(token)
+        return known
+
+    def first_piece(self, token: int, special: bool = True) -> bytes:
+        """`piece` for the first token of a text (SentencePiece drops a space that encoding put there)."""
+        return self.piece(token, special)
+
+    @abstractmethod
+    def _print(self, token: int) -> bytes:
+        """Bytes of a token, whatever its type."""
+
+    def decode_bytes(self, ids: Iterable[int], special: bool = True) -> bytes:
+        """The bytes that the tokens spell, which need not be valid UTF-8."""
+        parts: list[bytes] = []
+        for token in ids:
+            parts.append(self.piece(token, special) if parts else self.first_piece(token, special))
+        return b"".join(parts)
+
+    def decode(self, ids: Iterable[int], special: bool = True) -> str:
+        """The text that the tokens spell; bytes that are not UTF-8 become U+FFFD.
+
+        Parameters
+        ----------
+        ids
+            Token ids.
+        special
+            True prints control tokens too, so that decode(encode(text)) == text.  False leaves them out, which is what
+            a reader wants to see.
+
+        Raises
+        ------
+        TokenOutOfRange
+            An id is not in [0, n_vocab).
+        """
+        return self.decode_bytes(ids, special).decode("utf-8", "replace")
+
+    def stream(self, special: bool = False) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one."""
+        return StreamDecoder(self, special)
+
+    # --- asking about tokens ------------------------------------------------------------------------------------
+
+    def token_id(self, text: str) -> int | None:
+        """Id of the one token that prints this text (`"<|im_end|>"`, `" hello"`), or None."""
+        text = _checked_text(text)
+        for table in (self._control, self._user):
+            if text in table:
+                return table[text]
+        return self._find_normal(text)
+
+    @abstractmethod
+    def _find_normal(self, text: str) -> int | None:
+        """Id of an ordinary token by the text that it prints."""
+
+    @property
+    def control_markers(self) -> dict[str, int]:
+        """Text and id of every control token, a fresh dict: what `special=True` parses and a chat template writes."""
+        return dict(self._control)
+
+    def is_special(self, token: int) -> bool:
+        """True for control, unknown and unused tokens: those that print nothing with special=False."""
+        return self._checked_id(token) in self._silent
+
+    def _checked_id(self, token: int) -> int:
+        try:
+            token = operator.index(token)
+        except TypeError:
+            raise TypeError(f"a token id is an integer, not {type(token).__name__}") from None
+        if not 0 <= token < self.n_vocab:
+            raise TokenOutOfRange(f"token id {token} is not in [0, {self.n_vocab}), the size of this vocabulary")
+        return token
+
+    def __repr__(self) -> str:
+        rules = f", pre={self.pre!r}" if self.pre else ""
+        return f"<{type(self).__name__}: {self.n_vocab} tokens{rules}>"
+
+
+def _checked_text(text: str | bytes) -> str:
+    """The text as a str in which a surrogate can only stand for a byte that is not UTF-8."""
+    if isinstance(text, (bytes, bytearray, memoryview)):
+        return spelling(bytes(text))
+    if not isinstance(text, str):
+        raise TypeError(f"a text is str or bytes, not {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidText(
+            f"character {error.start} of the text is the unpaired surrogate U+{ord(text[error.start]):04X}; "
+            "expected Unicode text (bytes that are not UTF-8 can be given as bytes)"
+        ) from None
+    return text

@@ -1,0 +1,115 @@
+"""Byte-level BPE: the tokenizer of GPT-2, Llama 3, Qwen, SmolLM and many others.
+
+1. Markers (`<|im_end|>`) are cut out of the text.  2. Pre-tokenizer rules cut the rest into words.  3. Each word starts
+as single bytes, and the pair of neighbours that stands first in the list of merges is joined, again and again, until no
+neighbours are in the list.  What is left are tokens.
+
+The vocabulary is stored as text, so each byte needs a printable stand-in: the bytes that print stand for themselves, and the
+other 68 are shifted to U+0100 and above.  That is why a space shows as `Ġ` (U+0120) in such vocabularies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fucina.errors import UnsupportedTokenizerFormat
+from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling
+from fucina.tokenizers.merging import merge
+from fucina.tokenizers.pretokenize import PreTokenizer
+
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
+_STAND_IN = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_OTHERS)}
+_BYTE_OF = {stand_in: byte for byte, stand_in in _STAND_IN.items()}
+_SYMBOLS = [_STAND_IN[byte].encode() for byte in range(256)]
+
+CACHED_WORDS = 1 << 16  # words whose ids are remembered; text repeats its words, so nearly all are found
+_CACHED_LENGTH = 64  # characters; longer words hardly ever come again
+
+
+class BytePairTokenizer(Tokenizer):
+    """Byte-level BPE with the rules of one pre-tokenizer.
+
+    Parameters
+    ----------
+    vocabulary
+        Tokens, spelt with stand-ins.  Of equal spellings the first one counts.
+    merges
+        `b"left right"`, the most important merge first.
+    rules
+        The pre-tokenizer.
+    pre, pre_mismatch
+        See `Tokenizer`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        merges: Sequence[bytes],
+        rules: PreTokenizer,
+        pre: str = "",
+        pre_mismatch: bool = False,
+    ) -> None:
+        super().__init__(vocabulary, pre, pre_mismatch)
+        for place, pair in enumerate(merges):
+            if b" " not in pair:
+                raise UnsupportedTokenizerFormat(
+                    f"merge {place} of tokenizer.ggml.merges is {pair!r}; expected two symbols with a space between"
+                )
+        # Keyed by the entry as it is in the file: nothing to split at load.  No symbol holds a space (it shows as Ġ).
+        self._rank = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+        # Control tokens are not reachable by merges, so that markers in ordinary text stay text.
+        self._ids = vocabulary.index(hidden=(TokenType.CONTROL, TokenType.UNKNOWN), first_wins=True)
+        self._rules = rules
+        self._words: dict[str, tuple[int, ...]] = {}
+
+    def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
+        known = self._words
+        for word in self._rules.cut(text):
+            tokens = known.get(word)
+            ids.extend(self._encode_word(word) if tokens is None else tokens)
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        symbols = [_SYMBOLS[byte] for byte in raw_bytes(word)]
+        whole = self._ids.get(b"".join(symbols)) if self._rules.ignore_merges else None
+        tokens: list[int] = []
+        missing: list[int] = []
+        for piece in merge(symbols, self._cost) if whole is None else ():
+            token = self._ids.get(piece)
+            if token is not None:
+                tokens.append(token)
+                continue
+            for stand_in in piece.decode():  # a merge that leads to no token: take the bytes one by one
+                token = self._ids.get(stand_in.encode())
+                if token is None:
+                    missing.append(_BYTE_OF[stand_in])
+                else:
+                    tokens.append(token)
+        if missing:
+            self._warn_unencodable(missing)
+        result = tuple(tokens) if whole is None else (whole,)
+        if len(word) <= _CACHED_LENGTH:
+            if len(self._words) >= CACHED_WORDS:
+                self._words.clear()
+            self._words[word] = result
+        return result
+
+    def _cost(self, left: bytes, right: bytes) -> int | None:
+        return self._rank.get(left + b" " + right)
+
+    def _print(self, token: int) -> bytes:
+        raw = self._vocabulary.tokens[token]
+        if self._vocabulary.types[token] not in (TokenType.NORMAL, TokenType.UNDEFINED, TokenType.BYTE):
+            return raw
+        try:
+            return bytes(map(_BYTE_OF.__getitem__, spelling(raw)))
+        except KeyError:  # an added token that is spelt as plain text
+            return raw
+
+    def _find_normal(self, text: str) -> int | None:
+        return self._ids.get(b"".join(_SYMBOLS[byte] for byte in raw_bytes(text)))
+
+    @property
+    def unencodable(self) -> frozenset[int]:
+        """Bytes that no token spells (SmolLM2 lacks 0x04, 0x06, … and the bytes that UTF-8 never uses)."""
+        return frozenset(byte for byte in range(256) if _SYMBOLS[byte] not in self._ids)

@@ -1,0 +1,166 @@
+"""Building a tokenizer from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fucina.errors import NoTokenizerVocab, UnsupportedTokenizerFormat
+from fucina.tokenizers.base import END_MARKERS, Tokenizer, TokenType, UnknownPreTokenizer, Vocabulary
+from fucina.tokenizers.bpe import BytePairTokenizer
+from fucina.tokenizers.pretokenize import DEFAULT_PRE, PRE_TOKENIZERS, PreTokenizer
+from fucina.tokenizers.spm import SentencePieceTokenizer
+
+if TYPE_CHECKING:
+    from fucina.gguf import Metadata
+
+_KEY = "tokenizer.ggml."
+
+
+def load_tokenizer(metadata: Metadata) -> Tokenizer:
+    """The tokenizer that a GGUF file describes.
+
+    Parameters
+    ----------
+    metadata
+        Metadata of the file: `tokenizer.ggml.model`, `tokens`, `token_type`, and `merges` (byte-level BPE) or `scores`
+        (SentencePiece).
+
+    Raises
+    ------
+    NoTokenizerVocab
+        The file has no tokens.
+    UnsupportedTokenizerFormat
+        Another kind of tokenizer, or parts that are missing or contradict each other.
+    GgufError
+        A key has a value of the wrong type.
+
+    Warns
+    -----
+    UnknownPreTokenizer
+        The pre-tokenizer rules are missing or unknown: those of qwen2 are used, and `pre_mismatch` is set.
+
+    Notes
+    -----
+    Reference 13.5, FACTS 6.  Without `token_type`, byte-level BPE takes tokens spelt `<|…|>` for control tokens;
+    SentencePiece takes bos, eos and unk for markers and `<0x41>` for byte tokens.
+    """
+    tokens = metadata.strings(_KEY + "tokens", default=[])
+    if not tokens:
+        state = "is empty" if _KEY + "tokens" in metadata else "is missing"
+        raise NoTokenizerVocab(f"tokenizer.ggml.tokens {state}; expected the list of all tokens")
+    kind = metadata.str(_KEY + "model", default=None)
+    has_scores = _KEY + "scores" in metadata
+    if kind == "gpt2":
+        if has_scores:
+            raise UnsupportedTokenizerFormat(
+                "tokenizer.ggml.model is 'gpt2' but tokenizer.ggml.scores is present; expected merges and no scores"
+            )
+        return _byte_pair(metadata, tokens)
+    if kind == "llama":
+        if not has_scores:
+            raise UnsupportedTokenizerFormat("tokenizer.ggml.model is 'llama'; expected tokenizer.ggml.scores, which is missing")
+        return _sentence_piece(metadata, tokens)
+    found = "is missing" if kind is None else f"is {kind!r}"
+    raise UnsupportedTokenizerFormat(
+        f"tokenizer.ggml.model {found}; expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece with scores)"
+    )
+
+
+def _byte_pair(metadata: Metadata, tokens: list[bytes]) -> BytePairTokenizer:
+    merges = metadata.strings(_KEY + "merges", default=[])
+    if not merges:
+        state = "is empty" if _KEY + "merges" in metadata else "is missing"
+        raise UnsupportedTokenizerFormat(f"tokenizer.ggml.merges {state}; byte-level BPE needs its merges")
+    name = metadata.str(_KEY + "pre", default=None)
+    rules, mismatch = _rules(name)
+    types = _types(metadata, len(tokens))
+    if types is None:
+        types = np.full(len(tokens), TokenType.NORMAL, np.int32)
+        types[[i for i, raw in enumerate(tokens) if re.fullmatch(rb"<\|.+\|>", raw)]] = TokenType.CONTROL
+    vocabulary = _vocabulary(metadata, tokens, types, {"add_bos": rules.add_bos, "add_eos": False})
+    return BytePairTokenizer(vocabulary, merges, rules, name or "", mismatch)
+
+
+def _rules(name: str | None) -> tuple[PreTokenizer, bool]:
+    """The rules of that name, or the default ones with a warning; and whether it was the latter."""
+    if name in PRE_TOKENIZERS:
+        return PRE_TOKENIZERS[name], False
+    found = "is missing" if name is None else f"is {name!r}, which is unknown"
+    warnings.warn(
+        f"tokenizer.ggml.pre {found}: cutting words by the rules of {DEFAULT_PRE!r}, token ids may differ from those "
+        f"that the model was trained with. Known: {', '.join(sorted(PRE_TOKENIZERS))}",
+        UnknownPreTokenizer,
+        stacklevel=4,
+    )
+    return PRE_TOKENIZERS[DEFAULT_PRE], True
+
+
+def _sentence_piece(metadata: Metadata, tokens: list[bytes]) -> SentencePieceTokenizer:
+    defaults = {"bos": 1, "eos": 2, "unk": 0, "add_bos": True, "add_eos": False}
+    types = _types(metadata, len(tokens))
+    if types is None:
+        types = np.full(len(tokens), TokenType.NORMAL, np.int32)
+        types[[i for i, raw in enumerate(tokens) if re.fullmatch(rb"<0x[0-9A-F]{2}>", raw)]] = TokenType.BYTE
+        draft = _vocabulary(metadata, tokens, types, defaults)
+        for token, marker in ((draft.unk, TokenType.UNKNOWN), (draft.bos, TokenType.CONTROL), (draft.eos, TokenType.CONTROL)):
+            if token is not None:
+                types[token] = marker
+    return SentencePieceTokenizer(
+        _vocabulary(metadata, tokens, types, defaults),
+        metadata.floats(_KEY + "scores"),
+        metadata.bool(_KEY + "add_space_prefix", default=True),
+        metadata.str(_KEY + "pre", default=""),
+    )
+
+
+def _types(metadata: Metadata, n_tokens: int) -> np.ndarray | None:
+    """int32 [n_tokens], or None if the file does not say."""
+    types = metadata.ints(_KEY + "token_type", default=None)
+    if types is None:
+        return None
+    if len(types) != n_tokens:
+        raise UnsupportedTokenizerFormat(
+            f"tokenizer.ggml.token_type has {len(types)} entries; expected {n_tokens}, one for each token"
+        )
+    return types.astype(np.int32)
+
+
+def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defaults: Mapping[str, int]) -> Vocabulary:
+    n = len(tokens)
+
+    def special_id(key: str, name: str) -> int | None:
+        token = metadata.int(f"{_KEY}{key}_token_id", default=None)
+        if token is None:
+            token = defaults.get(name)
+            return token if token is not None and token < n else None
+        if not 0 <= token < n:
+            raise UnsupportedTokenizerFormat(f"{_KEY}{key}_token_id is {token}; expected an id in [0, {n})")
+        return token
+
+    # A marker that ends a turn works as one even where a converter called it an ordinary or user-defined token
+    # (only the unmistakable spelling <|…|>; llama.cpp corrects the same).
+    for name in END_MARKERS:
+        if name.startswith("<|") and name.encode() in tokens:
+            types[tokens.index(name.encode())] = TokenType.CONTROL
+    more_ends = {special_id("eot", ""), special_id("eom", "")} - {None}
+    vocabulary = Vocabulary(
+        tokens=tokens,
+        types=types,
+        bos=special_id("bos", "bos"),
+        eos=special_id("eos", "eos"),
+        unk=special_id("unknown", "unk"),
+        more_ends=frozenset(more_ends),
+        add_bos=metadata.bool(_KEY + "add_bos_token", default=bool(defaults["add_bos"])),
+        add_eos=metadata.bool(_KEY + "add_eos_token", default=bool(defaults["add_eos"])),
+    )
+    for wanted, token, name in ((vocabulary.add_bos, vocabulary.bos, "bos"), (vocabulary.add_eos, vocabulary.eos, "eos")):
+        if wanted and token is None:
+            raise UnsupportedTokenizerFormat(
+                f"the file asks for {name} in every text (add_{name}_token) but gives no {_KEY}{name}_token_id"
+            )
+    return vocabulary

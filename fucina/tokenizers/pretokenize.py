@@ -1,0 +1,91 @@
+r"""Pre-tokenizer rules: how a text is cut into words before byte-level BPE looks at each word by itself.
+
+A merge never crosses the border of a word, so these rules decide which tokens are possible at all: whether a space belongs to
+the word behind it, whether `2024` is one word or four, whether `don't` is `don` + `'t`.  They are part of what a model
+was trained with.  A GGUF only *names* its rules (`tokenizer.ggml.pre`); with the wrong ones the ids are still valid and
+the text still decodes, but the model sees spellings that it never saw in training.
+
+All rules here cut without loss: the words, put together, are the text.  Each is written as one regular expression whose
+alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark
+(reference 13.5.1, FACTS 6.2; the rules are those of llama.cpp, which tests compare with).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import regex
+
+# White space as Unicode defines it.  Python's own \s also takes U+001C to U+001F, which are not.
+_S = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACES = rf"[{_S}]+(?![^{_S}])|[{_S}]+"  # a run leaves its last space to the word behind it
+
+_CONTRACTION = r"'(?:s|t|re|ve|m|ll|d)"
+_CONTRACTION_ANY_CASE = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
+
+# GPT-2: words and numbers with one space in front, everything else in runs.
+_GPT2 = rf"{_CONTRACTION}| ?\p{{L}}+| ?\p{{N}}+| ?[^{_S}\p{{L}}\p{{N}}]+|{_SPACES}"
+
+# SmolLM cuts every digit off first and applies GPT-2's rules to what lies between.  In one expression: numbers stand
+# alone, and a number ends a run of spaces just as the end of the text does.
+_SMOLLM = (
+    rf"{_CONTRACTION}| ?\p{{L}}+|\p{{N}}| ?[^{_S}\p{{L}}\p{{N}}]+"
+    rf"|[{_S}]+(?![^{_S}\p{{N}}])|[{_S}]+"
+)
+
+
+def _gpt4_like(numbers: str, marks: str = "") -> str:
+    r"""The family that GPT-4 began: any one character may lead a word, line ends stick to what is before them.
+
+    `numbers` is how digits are grouped; `marks` is `\p{M}` where combining marks belong to words.
+    """
+    return (
+        rf"{_CONTRACTION_ANY_CASE}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}{marks}]+|{numbers}"
+        rf"| ?[^{_S}\p{{L}}{marks}\p{{N}}]+[\r\n]*|[{_S}]*[\r\n]+|{_SPACES}"
+    )
+
+
+_LLAMA3 = _gpt4_like(r"\p{N}{1,3}")
+_QWEN2 = _gpt4_like(r"\p{N}")
+_QWEN35 = _gpt4_like(r"\p{N}", marks=r"\p{M}")
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """Rules of one name.
+
+    Attributes
+    ----------
+    pattern
+        Regular expression (syntax of the `regex` module) that matches one word.
+    ignore_merges
+        A word that is a token as a whole is taken at once, even if the merges would not lead to it.
+    add_bos
+        Whether these models want BOS when their file does not say.
+    """
+
+    pattern: str
+    ignore_merges: bool = False
+    add_bos: bool = False
+
+    def cut(self, text: str) -> list[str]:
+        """The words of a text, in order; their concatenation is the text."""
+        return _compiled(self.pattern).findall(text)
+
+
+@cache
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    return regex.compile(pattern)
+
+
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "chatglm-bpe": PreTokenizer(_LLAMA3),
+    "glm4": PreTokenizer(_LLAMA3),
+    "gpt-2": PreTokenizer(_GPT2),
+    "llama-bpe": PreTokenizer(_LLAMA3, ignore_merges=True, add_bos=True),
+    "qwen2": PreTokenizer(_QWEN2),
+    "qwen35": PreTokenizer(_QWEN35),
+    "smollm": PreTokenizer(_SMOLLM),
+}
+DEFAULT_PRE = "qwen2"  # for a name that is not in the table, with a warning

@@ -1,0 +1,156 @@
+"""SentencePiece with scores, as Llama 2 and Gemma use it.
+
+There is no list of merges: any two neighbours whose concatenation is a token may be joined, and the pair with the highest
+score goes first.  Symbols are characters, not bytes; a character outside the vocabulary is spelt by byte tokens
+(`<0xE2>`).  A space is written `▁` (U+2581) and belongs to the word behind it.
+
+The score rule cares about neighbours only, so a text may be cut wherever no token could lie across the cut.  Nearly always
+this is in front of a `▁`, and the words between such cuts repeat: their ids are remembered, as in byte-level BPE.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+
+import numpy as np
+
+from fucina.errors import UnsupportedTokenizerFormat
+from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling
+from fucina.tokenizers.bpe import CACHED_WORDS
+from fucina.tokenizers.merging import merge
+
+SPACE = "\u2581"
+_CACHED_LENGTH = 64  # characters
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Merging by score, as llama.cpp does it.
+
+    Parameters
+    ----------
+    vocabulary
+        Tokens with `▁` for a space.  Of equal spellings the last one counts.
+    scores
+        float32 [n_vocab]: the higher, the earlier.
+    add_space_prefix
+        Put a space in front of the text and behind every marker, before tokenizing (Llama 2 does, Gemma does not).
+        Decoding drops one space at the very beginning again.
+    pre
+        See `Tokenizer`; without effect here.
+
+    Notes
+    -----
+    ``decode(encode(text)) == text.replace("\\u2581", " ")``: a `▁` in a text cannot be told from a space, whatever the
+    settings.  With `add_space_prefix` there is one more exception: a marker in the text gets a space behind it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        scores: np.ndarray,
+        add_space_prefix: bool = True,
+        pre: str = "",
+    ) -> None:
+        super().__init__(vocabulary, pre)
+        if len(scores) != self.n_vocab:
+            raise UnsupportedTokenizerFormat(
+                f"tokenizer.ggml.scores has {len(scores)} entries; expected {self.n_vocab}, one for each token"
+            )
+        if np.isnan(scores).any():
+            raise UnsupportedTokenizerFormat("tokenizer.ggml.scores holds NaN; expected numbers that can be compared")
+        self.add_space_prefix = add_space_prefix
+        # Control tokens are not reachable by merging, so that markers in ordinary text stay text; nor are byte tokens,
+        # so that the text "<0x0A>" does not become a line feed.
+        hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
+        self._ids = {spelling(raw): i for raw, i in vocabulary.index(hidden, first_wins=False).items()}
+        self._costs = array("f", (-scores.astype(np.float32)).tobytes())
+        self._byte_ids = _byte_tokens(vocabulary)
+        self._cut: re.Pattern[str] | None = None
+        self._words: dict[str, tuple[int, ...]] = {}
+
+    def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
+        if after_marker and self.add_space_prefix:
+            text = " " + text
+        if self._cut is None:
+            self._cut = _safe_cuts(self._ids)
+        known = self._words
+        for word in self._cut.split(text.replace(" ", SPACE)):
+            if word:
+                tokens = known.get(word)
+                ids.extend(self._encode_word(word) if tokens is None else tokens)
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        tokens: list[int] = []
+        missing: list[int] = []
+        # Every joined piece is a token, so one that is not is a single character: it is spelt byte by byte.
+        for piece in merge(word, self._cost):
+            token = self._ids.get(piece)
+            if token is not None:
+                tokens.append(token)
+                continue
+            for byte in raw_bytes(piece):
+                token = self._byte_ids.get(byte)
+                if token is None:  # no <0x41>: a token of that one byte, else the unknown token
+                    token = self._ids.get(spelling(bytes((byte,))), self._vocabulary.unk)
+                if token is None:
+                    missing.append(byte)
+                else:
+                    tokens.append(token)
+        if missing:
+            self._warn_unencodable(missing)
+        result = tuple(tokens)
+        if len(word) <= _CACHED_LENGTH:
+            if len(self._words) >= CACHED_WORDS:
+                self._words.clear()
+            self._words[word] = result
+        return result
+
+    def _cost(self, left: str, right: str) -> float | None:
+        token = self._ids.get(left + right)
+        return None if token is None else self._costs[token]
+
+    def _print(self, token: int) -> bytes:
+        raw = self._vocabulary.tokens[token]
+        kind = self._vocabulary.types[token]
+        if kind == TokenType.BYTE:
+            return bytes((_byte_value(raw),))
+        if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED):
+            return raw
+        return raw.replace(SPACE.encode(), b" ")
+
+    def first_piece(self, token: int, special: bool = True) -> bytes:
+        raw = self.piece(token, special)
+        if self.add_space_prefix and raw[:1] == b" " and not self._is_marker(token):
+            return raw[1:]
+        return raw
+
+    def _is_marker(self, token: int) -> bool:
+        markers = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+        return self._vocabulary.types[token] in markers
+
+    def _find_normal(self, text: str) -> int | None:
+        return self._ids.get(text.replace(" ", SPACE))
+
+
+def _byte_value(raw: bytes) -> int:
+    """0x41 of `<0x41>`."""
+    if re.fullmatch(rb"<0x[0-9A-Fa-f]{2}>", raw) is None:
+        raise UnsupportedTokenizerFormat(f"the byte token {raw!r} should be spelt like <0x41>")
+    return int(raw[3:5], 16)
+
+
+def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
+    """Byte -> id of its token `<0x41>`."""
+    return {_byte_value(vocabulary.tokens[token]): token for token in vocabulary.of_types(TokenType.BYTE)}
+
+
+def _safe_cuts(ids: dict[str, int]) -> re.Pattern[str]:
+    """Matches the (empty) places in front of a `▁` that no token lies across.
+
+    These are all places but those behind a character that some token has in front of an inner `▁`.
+    """
+    crossing = [text for text in ids if text.find(SPACE, 1) > 0]
+    before = {text[at - 1] for text in crossing for at in range(1, len(text)) if text[at] == SPACE}
+    look_behind = f"(?<![{''.join(map(re.escape, sorted(before)))}])" if before else ""
+    return re.compile(f"{look_behind}(?={SPACE})")
