@@ -136,3 +136,18 @@ class UnknownKernel(FucinaError, ValueError):
 
 class EngineClosed(FucinaError, RuntimeError):
     """A pass was asked for from a model that was closed."""
+
+
+# --- measuring --------------------------------------------------------------------------------------------------
+
+
+class PeerNotFound(FucinaError, OSError):
+    """The engine to compare with is not installed where it was looked for."""
+
+
+class ResultsError(FucinaError, ValueError):
+    """A file of results does not have the shape that was expected, or samples do not pair up."""
+
+
+class WorkerFailed(FucinaError, RuntimeError):
+    """A process under measurement ended, or could not answer; the message holds what it said."""
