@@ -30,7 +30,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from fucina.kernels import isa as isas
-from fucina.kernels.lang import I8, KERNELS, Emitter, resolve
+from fucina.kernels.lang import I8, Emitter, resolve
 
 VOID5 = types.void(*[types.int64] * 5)
 KEEP_DAYS = 60  # folders of other versions that were not used for so long are removed
@@ -58,6 +58,7 @@ def _emit(typingctx, name, rec, job, u0, u1, tid):
     return types.int8(name, *[types.int64] * 5), codegen
 
 
+@cache
 def _load_kernels() -> None:
     """Importing these modules registers their kernels."""
     from fucina.kernels import attention, embed, linear, pack, quantise, rowops  # noqa: F401
@@ -65,8 +66,7 @@ def _load_kernels() -> None:
 
 def _parse(full: str):
     name, _, lowering = full.partition("@")
-    if not KERNELS:
-        _load_kernels()
+    _load_kernels()
     return (*resolve(name), isas.choose(lowering))
 
 

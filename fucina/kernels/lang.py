@@ -33,8 +33,10 @@ LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
 
 
 def constant(ty: ir.Type, x) -> ir.Constant:
-    """The constant `x`, in every lane if `ty` is a vector."""
-    return ir.Constant(ty, [x] * ty.count if isinstance(ty, vec) else x)
+    """The constant `x`; for a vector, `x` in every lane or a sequence of the lanes."""
+    if isinstance(ty, vec):
+        return ir.Constant(ty, list(x) if hasattr(x, "__len__") else [x] * ty.count)
+    return ir.Constant(ty, x)
 
 
 def element(ty: ir.Type) -> ir.Type:
@@ -241,7 +243,7 @@ class Emitter:
 
     def first(self, n: Value, lanes: int) -> Value:
         """A mask with lanes 0 … n-1 set."""
-        return Value(self.b, ir.Constant(vec(I32, lanes), list(range(lanes)))) < self.splat(n.narrow(I32), lanes)
+        return self.const(vec(I32, lanes), range(lanes)) < self.splat(n.narrow(I32), lanes)
 
     def prefetch(self, at: Value) -> None:
         p = Value(self.b, self.b.inttoptr(at.v, POINTER))
@@ -297,6 +299,13 @@ class Emitter:
     def splat(self, v: Value, lanes: int = 8) -> Value:
         t = vec(v.type, lanes)
         return Value(self.b, self.b.insert_element(ir.Constant(t, ir.Undefined), v.v, constant(I32, 0))).shuffle([0] * lanes)
+
+    def vector(self, lanes: list[Value]) -> Value:
+        """A vector of scalars."""
+        v = ir.Constant(vec(lanes[0].type, len(lanes)), ir.Undefined)
+        for i, x in enumerate(lanes):
+            v = self.b.insert_element(v, x.v, constant(I32, i))
+        return Value(self.b, v)
 
     def concat(self, parts: list[Value]) -> Value:
         """Vectors behind one another: one, or two of the same type."""

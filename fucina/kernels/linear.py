@@ -1,0 +1,283 @@
+"""y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel a format for any number of rows.
+
+A tile is `lanes` output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and
+used for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
+by block, and add the blocks up in float32, first block first, whatever the tile: so a row of the result has the same
+bits for any number of rows.
+"""
+
+from __future__ import annotations
+
+from fucina.kernels import record as R
+from fucina.kernels.formats import FORMATS, NAMES
+from fucina.kernels.lang import F32, I8, I16, I32, I64, Emitter, Value, kernel, vec
+
+BLOCK_ROWS = 128  # activation rows that are finished before the next ones are begun
+
+
+class Tile:
+    """One block of weights (8 or 16 output rows) against the same stretch of a few rows of activations."""
+
+    def __init__(self, k: Emitter, at: list[Value], x, d, s, acc) -> None:
+        self.k, self.at, self.x_at, self.d_at, self.s_at, self.acc = k, at, x, d, s, acc
+        self.lanes, self.rows = 8 * len(at), range(len(x))
+
+    # --- weights: the same field of every output row
+    def bytes(self, offset: int, step: Value | int = 0) -> Value:
+        """Four bytes of each output row."""
+        return self.k.concat([self.k.load(vec(I8, 32), p + step + offset) for p in self.at])
+
+    def half(self, offset: int) -> Value:
+        """A float16 of each output row, as float32."""
+        k = self.k
+        return k.concat([k.isa.to_float(k, k.load(vec(I16, 8), p + offset)) for p in self.at])
+
+    def int8(self, offset: int, step: Value | int = 0) -> Value:
+        """A signed byte of each output row, as int32."""
+        return self.k.concat([self.k.load(vec(I8, 8), p + step + offset) for p in self.at]).signed(I32)
+
+    def int8_pairs(self, offset: int, step: Value | int = 0) -> Value:
+        """Two signed bytes of each output row, as int16."""
+        return self.k.concat([self.k.load(vec(I8, 16), p + step + offset) for p in self.at]).signed(I16)
+
+    # --- activations: the same numbers for every output row
+    def x(self, row: int, offset: int, step: Value | int = 0) -> Value:
+        """Four int8 activations, repeated for each output row."""
+        k = self.k
+        return k.splat(k.load(I32, self.x_at[row] + step + offset), self.lanes).bits(vec(I8, 4 * self.lanes))
+
+    def sums(self, row: int, index: int = 0) -> Value:
+        """The int32 number `index` of this row's sums of activations."""
+        return self.k.splat(self.k.load(I32, self.s_at[row] + 4 * index), self.lanes)
+
+    def d(self, row: int) -> Value:
+        """The scale of the activations."""
+        return self.k.splat(self.k.load(F32, self.d_at[row]), self.lanes)
+
+    def s(self, row: int) -> Value:
+        """The float sum of the activations."""
+        return self.k.splat(self.k.load(F32, self.s_at[row]), self.lanes)
+
+    # --- sums
+    def dots(self, bound: int | None, zero: int = 0) -> Dots:
+        """Σ (w - zero) · x for each row, with w in 0 … bound (or signed: None).  `zero` is a power of two."""
+        return Dots(self, bound, zero)
+
+    def gain(self, row: int, a: Value, b: Value) -> None:
+        """The row's result grows by a · b."""
+        self.acc[row].set(self.k.fma(a, b, self.acc[row].get()))
+
+
+class Dots:
+    """Integer dot products of one tile, one a row."""
+
+    def __init__(self, t: Tile, bound: int | None, zero: int) -> None:
+        def dot(row: int):
+            offset = lambda: t.sums(row)  # -128 · Σx
+            bias = (lambda: t.sums(row).shift_signed(8 - zero.bit_length())) if zero else None
+            return t.k.isa.dot(t.k, bound, bias, offset)
+
+        self.t, self.sum = t, [dot(row) for row in t.rows]
+
+    def add(self, w: Value, offset: int, step: Value | int = 0) -> None:
+        """Σ += w[4 of them] · x[offset …]."""
+        for row in self.t.rows:
+            self.sum[row].add(w, self.t.x(row, offset, step))
+
+    def total(self, row: int) -> Value:
+        return self.sum[row].total()
+
+
+# --- formats: what one block adds to each row -----------------------------------------------------------------
+
+
+def nibbles(t: Tile, dots: Dots, first: int, fifth: Value | None = None) -> None:
+    """32 elements whose low four bits lie in 4 x 4 bytes: byte j holds element j (low) and j + 16 (high)."""
+    for c in range(4):
+        w = t.bytes(first + 32 * c)
+        low, high = w & 15, w >> 4
+        if fifth is not None:
+            low, high = low | bit_field(fifth, c, 1), high | bit_field(fifth, c + 4, 1)
+        dots.add(low, 4 * c)
+        dots.add(high, 16 + 4 * c)
+
+
+def bit_field(v: Value, first: int, width: int) -> Value:
+    """Bits first … first + width - 1 of every byte, moved to bit 4."""
+    pairs = v.bits(vec(I16, v.type.count // 2))  # shifting int16 is one instruction; what crosses bytes is masked off
+    pairs = pairs << (4 - first) if first < 4 else pairs >> (first - 4)
+    return pairs.bits(v.type) & (((1 << width) - 1) << 4)
+
+
+def q4_1(t: Tile) -> None:
+    """y += d·dx · Σ w·x + m · (dx·Σx), w in 0 … 15"""
+    dots = t.dots(15)
+    nibbles(t, dots, 32)
+    d, m = t.half(0), t.half(16)
+    for r in t.rows:
+        t.gain(r, d * t.d(r), dots.total(r).float())
+        t.gain(r, m, t.s(r))
+
+
+def q4_0(t: Tile) -> None:
+    """y += d·dx · Σ (w - 8)·x, w in 0 … 15"""
+    dots = t.dots(15, zero=8)
+    nibbles(t, dots, 16)
+    scaled(t, dots)
+
+
+def q5_0(t: Tile) -> None:
+    """y += d·dx · Σ (w - 16)·x, w in 0 … 31, the fifth bits apart"""
+    dots = t.dots(31, zero=16)
+    nibbles(t, dots, 48, t.bytes(16))
+    scaled(t, dots)
+
+
+def q8_0(t: Tile) -> None:
+    """y += d·dx · Σ w·x, w signed"""
+    dots = t.dots(None)
+    for c in range(8):
+        dots.add(t.bytes(16 + 32 * c), 4 * c)
+    scaled(t, dots)
+
+
+def scaled(t: Tile, dots: Dots) -> None:
+    d = t.half(0)
+    for r in t.rows:
+        t.gain(r, d * t.d(r), dots.total(r).float())
+
+
+def q4_k(t: Tile) -> None:
+    """y += d·dx · Σ_j scale_j Σ w·x - dmin·dx · Σ_j min_j Σx_j, over 8 parts j of 32 columns, w in 0 … 15"""
+    k = t.k
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    with k.range(0, 4) as j:  # parts 2j (low nibbles) and 2j + 1 (high)
+        low, high = t.dots(15), t.dots(15)
+        for c in range(8):
+            w = t.bytes(160 + 32 * c, j * 256)
+            low.add(w & 15, 4 * c, j * 64)
+            high.add(w >> 4, 32 + 4 * c, j * 64)
+        scales = t.int8(32, j * 16), t.int8(40, j * 16)
+        for r in t.rows:
+            total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
+    less = [k.const(vec(I32, t.lanes), 0) for _ in t.rows]
+    for j in range(4):
+        mins = t.int8_pairs(96 + 16 * j)  # of parts 2j and 2j + 1
+        for r in t.rows:
+            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, j).bits(vec(I16, 2 * t.lanes)))
+    d, m = t.half(0), t.half(16)
+    for r in t.rows:
+        t.gain(r, d * t.d(r), total[r].get().float())
+        t.gain(r, m * (t.d(r) * -1.0), less[r].float())
+
+
+def q6_k(t: Tile) -> None:
+    """y += d·dx · Σ_j scale_j (Σ w·x - 32 Σx_j), over 16 parts j of 16 columns, w in 0 … 63, scales signed"""
+    k = t.k
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    less = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    with k.range(0, 4) as i:  # half i >> 1 of the block (128 columns), its even or odd parts
+        half, odd = i >> 1, i & 1
+        x_step, w_step, scale_step = half * 128 + odd * 16, half * 768 + odd * 384, half * 64 + odd * 8
+        scales = [t.int8(16 + 16 * f, scale_step) for f in range(4)]
+        dots = [t.dots(63) for _ in range(4)]
+        for c in range(4):
+            a, b, high = (t.bytes(144 + 96 * c + 32 * f, w_step) for f in range(3))
+            for f, low in enumerate((a & 15, b & 15, a >> 4, b >> 4)):
+                dots[f].add(low | bit_field(high, 2 * f, 2), 32 * f + 4 * c, x_step)
+        for r in t.rows:
+            total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
+    for j in range(8):  # parts 2j and 2j + 1
+        even, odd = t.int8(16 + 16 * j), t.int8(24 + 16 * j)
+        both = ((even & 0xFFFF) | (odd << 16)).bits(vec(I16, 2 * t.lanes))
+        for r in t.rows:
+            less[r].set(less[r].get() + k.isa.pairs(k, both, t.sums(r, j).bits(vec(I16, 2 * t.lanes))))
+    d = t.half(0)
+    for r in t.rows:
+        t.gain(r, d * t.d(r), (total[r].get() - (less[r].get() << 5)).float())
+
+
+BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, "q6_k": q6_k}
+
+
+# --- drivers --------------------------------------------------------------------------------------------------
+
+
+def quantised_tile(k: Emitter, fmt: str, rows: int, at: list[Value], cols: Value, x, d, s, r: Value) -> list[Value]:
+    """`rows` activation rows from r on, against the output rows whose packed groups begin at `at`: their sums."""
+    f = FORMATS[fmt]
+    nb = cols // f.cols
+    d_step, s_step = 4, 4 * (f.cols // 32) if f.sums == "s16" or f.activations == "q8" else 2 * (f.cols // 32)
+    acc = [k.cell(vec(F32, 8 * len(at)), 0.0) for _ in range(rows)]
+    q = [x + (r + i) * cols for i in range(rows)]
+    scales, sums = ([p + (r + i) * nb * step for i in range(rows)] for p, step in ((d, d_step), (s, s_step)))
+    with k.range(0, nb) as b:
+        where = [[p + b * step for p in ps] for ps, step in ((at, f.packed), (q, f.cols), (scales, d_step), (sums, s_step))]
+        BLOCKS[fmt](Tile(k, *where, acc))
+    return [a.get() for a in acc]
+
+
+def load_floats(k: Emitter, fmt: str, at: list[Value], step: Value) -> Value:
+    """One column of 8 or 16 output rows, as float32."""
+    if fmt == "f32":
+        return k.concat([k.load(vec(F32, 8), p + step * 32) for p in at])
+    h = k.concat([k.load(vec(I16, 8), p + step * 16) for p in at])
+    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(vec(F32, h.type.count))
+
+
+def float_tile(k: Emitter, fmt: str, rows: int, at: list[Value], cols: Value, x, d, s, r: Value) -> list[Value]:
+    """As `quantised_tile`, for float weights: column c is added to the sum c mod 4, and the four sums at last."""
+    lanes = 8 * len(at)
+    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(rows)]
+    xs = [x + (r + i) * cols * 4 for i in range(rows)]
+
+    def column(c: Value, a: int) -> None:
+        w = load_floats(k, fmt, at, c)
+        for i in range(rows):
+            v = k.splat(k.load(F32, xs[i] + c * 4), lanes)
+            acc[i][a].set(k.fma(w, v, acc[i][a].get()))
+
+    whole = cols & -4
+    with k.range(0, whole, 4) as c:
+        for a in range(4):
+            column(c + a, a)
+    for a in range(3):
+        with k.when(whole + a < cols):
+            column(whole + a, a)
+    return [(a[0].get() + a[1].get()) + (a[2].get() + a[3].get()) for a in acc]
+
+
+@kernel("linear", NAMES)
+def linear(k: Emitter, fmt: str) -> None:
+    """out[r, n] = Σ_c x[r, c] · w[n, c]; a unit is UNIT output columns n of all rows r."""
+    w, cols, x, d, s, out, n = k.params(7)
+    f = FORMATS[fmt]
+    tile, sizes = (float_tile, k.isa.float_tiles) if f.activations == "f32" else (quantised_tile, k.isa.tiles)
+    lanes, rows = k.isa.lanes, k.rows()
+    unit = k.word(k.rec, R.UNIT) >> 3  # groups
+    end = k.min(k.u1 * unit, (n + 7) >> 3)
+    group_bytes = (cols // f.cols) * f.packed
+
+    with k.range(0, rows, BLOCK_ROWS) as block:
+        last = k.min(rows, block + BLOCK_ROWS)
+        with k.range(k.u0 * unit, end, lanes // 8) as g:
+            at = [w + g * group_bytes]
+            if lanes == 16:  # a lone last group is read twice and stored once
+                at.append(w + k.min(g + 1, end - 1) * group_bytes)
+            valid = k.min(k.min(end * 8, n) - g * 8, lanes)
+            r = k.var(block)
+            for size in sizes:
+                with k.loop(lambda: r.get() + size <= last):
+                    sums = tile(k, fmt, size, at, cols, x, d, s, r.get())
+                    for i, v in enumerate(sums):
+                        store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
+                    r.set(r.get() + size)
+
+
+def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:
+    """The first `valid` lanes; a plain store when that is all of them."""
+    whole = valid.eq(v.type.count)
+    with k.when(whole):
+        k.store(v, at)
+    with k.when(k.const(I64, v.type.count) > valid):
+        k.store(v, at, valid)
