@@ -16,6 +16,7 @@ import numpy as np
 from .errors import ContextFull, EmptyInput, InvalidOption
 
 if TYPE_CHECKING:
+    from .cache import KvCache
     from .model import Model
 
 
@@ -85,13 +86,21 @@ class GenerationStream:
     """Iterator over pieces of text as they are decided; `result` holds the Generation once it has ended.
 
     Pieces are never half a character, and joined they equal `result.text`.  `close()` (or leaving the loop) ends the
-    generation; the result then holds what was produced so far.
+    generation; the result then holds what was produced so far.  A `cache` that is given already holds rows of a proper
+    prefix of `ids`; only the rest is prefilled.
     """
 
     def __init__(
-        self, model: Model, ids: list[int], max_tokens: int, sampler: Any, stops: Sequence[str], ends: frozenset[int]
+        self,
+        model: Model,
+        ids: list[int],
+        max_tokens: int,
+        sampler: Any,
+        stops: Sequence[str],
+        ends: frozenset[int],
+        cache: KvCache | None = None,
     ) -> None:
-        self._ends = ends
+        self._ends, self._cache = ends, cache
         self._model, self._ids, self._max_tokens, self._sampler = model, ids, max_tokens, sampler
         self._stops = StopText(stops)
         self._tokens: list[int] = []
@@ -130,9 +139,11 @@ class GenerationStream:
     def _run(self) -> Iterator[str]:
         model, decoder = self._model, self._model.tokenizer.stream()
         history = list(self._ids)
-        cache = model.new_cache(min(model.context, len(history) + self._max_tokens))
+        cache = self._cache
+        if cache is None:
+            cache = model.new_cache(min(model.context, len(history) + self._max_tokens))
         start = perf_counter()
-        logits = model.forward_rows([(cache, history, "last")])[0][0]
+        logits = model.forward_rows([(cache, history[cache.len :], "last")])[0][0]  # an own cache holds a true prefix
         self._times[0] = perf_counter() - start
         start = perf_counter()
         while True:

@@ -1,8 +1,8 @@
 """From logits to tokens: options, sampler, logit processors, the counter-based generator."""
 
-from fucina.sampling.options import SamplerOptions
-from fucina.sampling.processor import AllowTokens, BanTokens, BiasTokens, LogitProcessor, compose, has_structure
-from fucina.sampling.sampler import Sampler, SamplerState
+from .options import SamplerOptions
+from .processor import AllowTokens, BanTokens, BiasTokens, LogitProcessor, compose, has_structure
+from .sampler import Sampler, SamplerState
 
 __all__ = [
     "AllowTokens",

@@ -5,8 +5,8 @@ import operator
 from dataclasses import dataclass, fields
 from numbers import Real
 
-from fucina.errors import InvalidSamplerOption
-from fucina.sampling.rng import MASK
+from ..errors import InvalidSamplerOption
+from .rng import MASK
 
 _INF = math.inf
 # name → (lowest, highest, whether the lowest itself is allowed)

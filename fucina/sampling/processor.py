@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fucina.errors import InvalidSamplerOption, TokenOutOfRange
+from ..errors import InvalidSamplerOption, TokenOutOfRange
 
 
 @runtime_checkable

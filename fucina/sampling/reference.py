@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fucina.sampling.options import SamplerOptions
-from fucina.sampling.weights import SHIFT, weights
+from ..kernels.weighing import SHIFT, weights
+from .options import SamplerOptions
 
 
 def penalise(logits: np.ndarray, history: Sequence[int], options: SamplerOptions) -> None:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fucina.errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
-from fucina.sampling.options import SamplerOptions
-from fucina.sampling.processor import LogitProcessor
-from fucina.sampling.reference import penalise
-from fucina.sampling.rng import CounterRng
-from fucina.sampling.weights import MAX_VOCAB
+from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from ..kernels.weighing import MAX_VOCAB
+from .options import SamplerOptions
+from .processor import LogitProcessor
+from .reference import penalise
+from .rng import CounterRng
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class Sampler:
         return np.ascontiguousarray(row, dtype=np.float32)
 
     def _draw(self, row: np.ndarray, highest: float) -> int:
-        from fucina.sampling import compiled  # here, so that greedy decoding compiles nothing
+        from ..kernels.draw import drawer  # here, so that greedy decoding compiles nothing
 
         if not self._scratch:
             n = row.size
             self._scratch = (np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64))
         o = self.options
         u = self.rng.uniform()
-        return compiled.choose(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)
+        return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)
