@@ -1,8 +1,8 @@
 """Reading and writing GGUF, the file format of the models that this engine runs.
 
-A GGUF file is a header (metadata: what model this is, its vocabulary, its chat template), a table of tensors (name, shape,
-number format, where), and the tensors' bytes.  This package opens such a file without reading it (`GgufFile`), turns
-the bytes of a tensor into numbers (`dequantize`), and back (`quantize`, `write_gguf`).
+A GGUF file is a header (metadata: what model this is, its vocabulary, its chat template), a table of tensors (name,
+shape, number format, where), and the tensors' bytes. This package opens such a file without reading it (`GgufFile`),
+turns the bytes of a tensor into numbers (`dequantize`), and back (`quantize`, `write_gguf`).
 
 Where to read on: `parse` (the file, field by field), `quants` and `kquants` (number formats, byte by byte), `metadata`
 (typed getters), `split` (models in several files), `mapping` (memory-mapped files), `writer`.

@@ -114,21 +114,27 @@ def _fit_with_floor(x: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """
     low = np.minimum(x.min(axis=-1), 0)
     high = np.maximum(x.max(axis=-1), 0)
-    best_step, best_floor = (high - low) / np.float32(top), -low
-    best_error = np.full(low.shape, np.inf, np.float32)
+    best = (high - low) / np.float32(top), -low  # the whole range
+    q = np.clip(np.rint(ratio(x + best[1][..., None], best[0][..., None])), 0, top)
+    best_error = _squared_error(x, q, *best)
     for shrink in np.linspace(0.75, 1.0, 11, dtype=np.float32):
-        step = (high - low) * shrink / np.float32(top)
-        floor = -low * shrink
+        step, floor = (high - low) * shrink / np.float32(top), -low * shrink
         q = np.clip(np.rint(ratio(x + floor[..., None], step[..., None])), 0, top)
         mean_q, mean_x = q.mean(axis=-1), x.mean(axis=-1)
         dq = q - mean_q[..., None]
-        step = np.maximum(ratio((dq * x).sum(axis=-1), (dq * dq).sum(axis=-1)), 0)
-        floor = np.maximum(step * mean_q - mean_x, 0)
-        error = np.square(step[..., None] * q - floor[..., None] - x).sum(axis=-1)
+        step = ratio((dq * x).sum(axis=-1), (dq * dq).sum(axis=-1))  # the slope of x over q
+        floor = step * mean_q - mean_x
+        through_zero = ratio((q * x).sum(axis=-1), (q * q).sum(axis=-1))  # the slope where a floor would be negative
+        step, floor = np.where(floor < 0, through_zero, step), np.maximum(floor, 0)
+        error = _squared_error(x, q, step, floor)
         better = error < best_error
+        best = np.where(better, step, best[0]), np.where(better, floor, best[1])
         best_error = np.where(better, error, best_error)
-        best_step, best_floor = np.where(better, step, best_step), np.where(better, floor, best_floor)
-    return best_step, best_floor
+    return best
+
+
+def _squared_error(x: np.ndarray, q: np.ndarray, step: np.ndarray, floor: np.ndarray) -> np.ndarray:
+    return np.square(step[..., None] * q - floor[..., None] - x).sum(axis=-1)
 
 
 def _write_with_floor(x: np.ndarray, dtype: np.dtype, top: int) -> np.ndarray:

@@ -32,7 +32,8 @@ from fucina.gguf.metadata import Entry, StringArray
 from fucina.gguf.types import READABLE, VALUE_DTYPES, GgmlType, ValueType, block_shape, supported_names, type_label
 
 MAX_HEADER = 1 << 28
-"""Largest header that is read, in bytes.  Real ones stay below 2**25; the bound keeps a hostile file from costing minutes."""
+"""Largest header that is read, in bytes.  Real ones are below 2**25; the
+bound keeps a hostile file from costing minutes."""
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
@@ -243,7 +244,7 @@ def _alignment(cursor: _Cursor, entries: dict[str, Entry]) -> int:
         return DEFAULT_ALIGNMENT
     value = entry.value
     if entry.type != ValueType.U32 or value < 8 or value & (value - 1):
-        cursor.fail(f"general.alignment is {entry.describe()}; expected a u32 that is a power of two, 8 or more")
+        cursor.fail(f"general.alignment is {entry.describe()}; expected a u32, a power of two, at least 8")
     return value
 
 
@@ -272,7 +273,7 @@ def _place(cursor: _Cursor, found: list, data: int, alignment: int) -> tuple[Ten
             cursor.fail(f"{label} appears twice")
         block_cols, block_bytes = block_shape(format)
         if shape[-1] % block_cols:
-            cursor.fail(f"{label} has rows of {shape[-1]} columns; expected a multiple of {block_cols} for {format.name}")
+            cursor.fail(f"{label} has rows of {shape[-1]} columns; {format.name} needs a multiple of {block_cols}")
         nbytes = block_bytes
         for n in shape:  # Python integers do not overflow: 2**64 * 2**64 is compared with the file like any other
             nbytes *= n

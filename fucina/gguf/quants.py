@@ -276,5 +276,5 @@ def quantize(x: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
         raw = np.ascontiguousarray(_WRITERS[t](x if cols == 1 else x.reshape(x.shape[0], -1, cols)))
     raw = raw.view(np.uint8).reshape(x.shape[0], width)
     if not (np.isfinite(x).all() and np.isfinite(dequantize(raw, t)).all()):
-        raise BlockFormatError(f"quantize {t.name}: the rows hold NaN, infinities, or numbers beyond the format's range")
+        raise BlockFormatError(f"quantize {t.name}: NaN, infinities, or numbers beyond the format's range")
     return raw

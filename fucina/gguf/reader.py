@@ -89,7 +89,7 @@ class TensorInfo:
         """
         stop = self.nbytes if stop is None else stop
         if not 0 <= start <= stop <= self.nbytes:
-            raise GgufError(f"tensor {shown(self.name)}: bytes {start} to {stop} are not inside its {self.nbytes} bytes")
+            raise GgufError(f"tensor {shown(self.name)}: bytes {start} to {stop} are not in its {self.nbytes}")
         self._file.release_pages(self.start + start, self.start + stop)
 
 
@@ -203,7 +203,7 @@ class GgufFile:
         try:
             return self.tensors[name]
         except KeyError:
-            raise GgufError(f"{self.path}: has no tensor {shown(name)} (it holds {len(self.tensors)} tensors)") from None
+            raise GgufError(f"{self.path}: has no tensor {shown(name)} ({len(self.tensors)} others)") from None
 
     @property
     def nbytes(self) -> int:

@@ -41,7 +41,7 @@ def part_paths(path: Path, metadata: Metadata) -> list[Path]:
     match = _PART_NAME.fullmatch(path.name)
     if match is None:
         raise GgufError(
-            f"{path}: is part {number} of a model split over {count} files, and the others cannot be found by its name; "
+            f"{path}: is part {number} of a model split over {count} files, and its name does not lead to the others; "
             f"expected a name that ends in {_ending(number, count)}"
         )
     if (int(match["no"]), int(match["count"])) != (number, count):

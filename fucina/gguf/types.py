@@ -1,8 +1,9 @@
 """The two small alphabets of GGUF: tensor formats (`GgmlType`) and metadata value types (`ValueType`).
 
-A tensor is stored row by row.  Plain formats (F32, F16, BF16) keep one number after the other.  Block formats cut a row
-into blocks of 32 or 256 neighbouring weights and keep, for every block, a few shared numbers (scales, minima) and a few
-bits for each weight.  So the only two figures that a reader needs of a format are *columns a block* and *bytes a block*:
+A tensor is stored row by row. Plain formats (F32, F16, BF16) keep one number after the other. Block formats cut a row
+into blocks of 32 or 256 neighbouring weights and keep, for every block, a few shared numbers (scales, minima) and a
+few bits for each weight. So the only two figures that a reader needs of a format are *columns a block* and *bytes a
+block*:
 
     Q4_1   32 columns   20 bytes     2 scale + 2 minimum + 16 (32 weights of 4 bits)      = 5.0  bits a weight
     Q6_K  256 columns  210 bytes     2 scale + 16 sub-scales + 192 (256 weights of 6 bits) = 6.56 bits a weight
@@ -126,7 +127,7 @@ def ggml_type(value: GgmlType | int | str) -> GgmlType:
     try:
         return GgmlType[value] if isinstance(value, str) else GgmlType(operator.index(value))
     except (KeyError, ValueError, TypeError):
-        raise BlockFormatError(f"{value!r} is not a tensor format; expected a GgmlType, its number or its name") from None
+        raise BlockFormatError(f"{value!r} is not a tensor format; expected a GgmlType, a number or a name") from None
 
 
 def block_shape(format: GgmlType | int | str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Writing GGUF files (version 3): metadata in, tensors in, one file out, or none at all.
 
-The layout is described in `fucina.gguf.parse`.  The file is written under a temporary name in the same folder and renamed
-when it is complete, so that nobody ever sees half a model.
+The layout is described in `fucina.gguf.parse`.  The file is written under a temporary name in the same folder and
+renamed when it is complete, so that nobody ever sees half a model.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from fucina.gguf.mapping import shown
 from fucina.gguf.metadata import Entry, StringArray
 from fucina.gguf.parse import DEFAULT_ALIGNMENT, MAX_DIMS
 from fucina.gguf.quants import quantize
-from fucina.gguf.types import VALUE_DTYPES, GgmlType, ValueType, block_shape, ggml_type, plain_dtype, row_bytes
+from fucina.gguf.types import SUPPORTED, VALUE_DTYPES, GgmlType, ValueType, block_shape, ggml_type, plain_dtype, row_bytes
 
 _DTYPE_VALUES = {dtype: kind for kind, dtype in VALUE_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A metadata value with its type said instead of guessed: `Typed(1, ValueType.U8)`, `Typed([], ValueType.ARRAY, STRING)`."""
+    """A metadata value whose type is said, not guessed: `Typed(1, ValueType.U8)`.
+
+    `Typed([], ValueType.ARRAY, ValueType.STRING)` is an empty array of strings.
+    """
 
     value: Any
     type: ValueType
@@ -97,7 +100,8 @@ def _entry(key: str, value: Any) -> Entry:
     if item is None or item == ValueType.ARRAY:
         raise GgufError(f"metadata key {shown(key)}: an array needs an element type other than array")
     if item == ValueType.STRING:
-        return Entry(kind, item, StringArray(b"".join(_string(_scalar(key, v, item)) for v in value.value), len(value.value)))
+        strings = [_string(_scalar(key, v, item)) for v in value.value]
+        return Entry(kind, item, StringArray(b"".join(strings), len(strings)))
     numbers = np.array([_scalar(key, v, item) for v in value.value], VALUE_DTYPES[item])
     numbers.flags.writeable = False
     return Entry(kind, item, numbers)
@@ -149,8 +153,9 @@ def _scalar_kind(value: Any, integers: tuple[ValueType, ...], together: Any) -> 
         return ValueType.STRING
     if isinstance(value, int):
         ints = [v for v in together if isinstance(v, int)]
-        fits = (k for k in integers if np.iinfo(VALUE_DTYPES[k]).min <= min(ints) and max(ints) <= np.iinfo(VALUE_DTYPES[k]).max)
-        return next(fits, None)
+        for kind in integers:
+            if np.iinfo(VALUE_DTYPES[kind]).min <= min(ints) and max(ints) <= np.iinfo(VALUE_DTYPES[kind]).max:
+                return kind
     return None
 
 
@@ -167,9 +172,9 @@ class _Tensor:
 
 
 def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
-    label = f"tensor {shown(name)}"
     if not isinstance(name, str) or not name:
         raise GgufError(f"tensor name {name!r}: expected a string that is not empty")
+    label = f"tensor {shown(name)}"
     t = ggml_type(format)
     block_cols, block_bytes = block_shape(t)
     if not isinstance(array, np.ndarray) or not 1 <= array.ndim <= MAX_DIMS or 0 in array.shape:
@@ -180,10 +185,14 @@ def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tens
         if last % block_bytes:
             raise BlockFormatError(f"{label}: rows of {last} bytes; expected a multiple of {block_bytes} for {t.name}")
         return _Tensor(name, t, (*lead, last // block_bytes * block_cols), array.nbytes, array)
-    plain = plain_dtype(t)
-    if plain != array.dtype and not (plain in (None, "f4", "f2") and array.dtype.kind == "f"):
+    if not (_is_stored_as_is(array, t) or (t in SUPPORTED and array.dtype.kind == "f")):
         raise BlockFormatError(f"{label}: {array.dtype} numbers cannot be written as {t.name}")
     return _Tensor(name, t, array.shape, int(np.prod(lead, dtype=np.int64)) * row_bytes(last, t), array)
+
+
+def _is_stored_as_is(array: np.ndarray, format: GgmlType) -> bool:
+    plain = plain_dtype(format)  # None must not reach a comparison: for NumPy, None is the same dtype as float64
+    return array.dtype == np.uint8 or (plain is not None and array.dtype == plain)
 
 
 def _write_tensor(out: BinaryIO, tensor: _Tensor, chunk: int = 1 << 22) -> None:
@@ -191,7 +200,7 @@ def _write_tensor(out: BinaryIO, tensor: _Tensor, chunk: int = 1 << 22) -> None:
     step = max(1, chunk // rows.shape[1])
     for i in range(0, len(rows), step):  # some rows at a time: quantising needs several times their memory
         part = rows[i : i + step]
-        if part.dtype != np.uint8 and part.dtype != plain_dtype(tensor.format):
+        if not _is_stored_as_is(part, tensor.format):
             part = quantize(part, tensor.format)
         out.write(np.ascontiguousarray(part).data)
 
@@ -227,7 +236,7 @@ def write_gguf(
         entry = encoded.entries["general.alignment"]
         alignment = entry.value
         if entry.type != ValueType.U32 or alignment < 8 or alignment & (alignment - 1):
-            raise GgufError(f"general.alignment is {entry.describe()}; expected a u32 that is a power of two, 8 or more")
+            raise GgufError(f"general.alignment is {entry.describe()}; expected a u32, a power of two, at least 8")
     todo = [_tensor(name, array, format) for name, (array, format) in tensors.items()]
     header = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(todo), len(encoded.entries)) + encoded.data)
     offset = 0
