@@ -1,0 +1,155 @@
+"""The learner's files: their parts, saving one part, resetting it, and backups of everything that is overwritten."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.catalogue import Course
+from course.grading.learner import MARKER
+from course.source import ChapterSource, ExerciseSource, normalise
+
+
+class FilesError(Exception):
+    """A file of the learner cannot be read or written; the message says which and what to do."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a temporary name in the same folder, then a rename.
+
+    Raises
+    ------
+    FilesError
+        When the folder cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="." + path.name, suffix=".tmp")
+    except OSError as error:
+        raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            os.chmod(temporary, path.stat().st_mode & 0o777)
+        else:
+            os.chmod(temporary, 0o644)
+        _replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise FilesError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
+
+
+def _replace(temporary: str, path: Path) -> None:
+    """os.replace; on Windows another program may hold the file for a moment (an editor, a virus scanner)."""
+    for attempt in range(20):
+        try:
+            os.replace(temporary, path)
+            return
+        except PermissionError:
+            if os.name != "nt" or attempt == 19:
+                raise
+            time.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A file of exercises cut at its `# %% chNN.name` lines; `head` is what stands before the first."""
+
+    head: str
+    order: tuple[str, ...]
+    parts: dict[str, tuple[str, str]]  # name -> (marker line, text below it)
+
+    @classmethod
+    def of(cls, text: str) -> Parts:
+        """Cut a text.  Of two parts with one name, the last counts, as in Python."""
+        head: list[str] = []
+        order: list[str] = []
+        parts: dict[str, tuple[str, list[str]]] = {}
+        lines = head
+        for line in text.splitlines():
+            found = MARKER.match(line)
+            if found:
+                lines = []
+                order = [name for name in order if name != found[1]] + [found[1]]
+                parts[found[1]] = (line, lines)
+            else:
+                lines.append(line)
+        return cls("\n".join(head), tuple(order), {n: (m, "\n".join(t)) for n, (m, t) in parts.items()})
+
+    def get(self, name: str) -> str | None:
+        """The text of one part, without blank lines around it; None if there is no such part."""
+        return normalise(self.parts[name][1]).strip("\n") if name in self.parts else None
+
+    def replaced(self, exercise: ExerciseSource, text: str) -> str:
+        """The whole file with the part of `exercise` replaced, or added at the end."""
+        blocks = [self.head.strip("\n")] if self.head.strip() else []
+        for name in self.order:
+            marker, body = self.parts[name]
+            body = text if name == exercise.name else body
+            blocks.append(f"{marker}\n\n{body.strip(chr(10))}")
+        if exercise.name not in self.parts:
+            blocks.append(f"{exercise.marker}\n\n{text.strip(chr(10))}")
+        return "\n\n\n".join(blocks) + "\n"
+
+
+class ExerciseFiles:
+    """Reads and writes the learner's files of one course folder."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def path(self, chapter: ChapterSource) -> Path:
+        """The learner's file of a chapter."""
+        return self.course.exercises / chapter.file_name
+
+    def read(self, chapter: ChapterSource) -> str:
+        """Its text; an empty string where there is no file."""
+        try:
+            return self.path(chapter).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise FilesError(f"cannot read {self.path(chapter)}: {error}") from error
+
+    def part(self, chapter: ChapterSource, exercise: ExerciseSource) -> str | None:
+        """The text of one exercise in the learner's file."""
+        return Parts.of(self.read(chapter)).get(exercise.name)
+
+    def save(self, chapter: ChapterSource, exercise: ExerciseSource, text: str) -> Path:
+        """Replace the part of one exercise."""
+        whole = self.read(chapter)
+        whole = Parts.of(whole).replaced(exercise, text) if whole.strip() else chapter.assemble({exercise.name: text})
+        write_text(self.path(chapter), whole)
+        return self.path(chapter)
+
+    def backup(self, chapter: ChapterSource) -> Path | None:
+        """Copy the learner's file into the state folder; None where there is nothing to keep."""
+        text = self.read(chapter)
+        if not text.strip():
+            return None
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        folder = self.course.state / "backups"
+        path = folder / f"{self.path(chapter).stem}.{stamp}.py"
+        number = 1
+        while path.exists():
+            number += 1
+            path = folder / f"{self.path(chapter).stem}.{stamp}-{number}.py"
+        write_text(path, text)
+        return path
+
+    def reset(self, chapter: ChapterSource, exercise: ExerciseSource | None = None) -> Path | None:
+        """Bring the starter of one exercise, or of the whole file, back; returns where the old file is kept."""
+        kept = self.backup(chapter)
+        if exercise is None or not self.read(chapter).strip():
+            write_text(self.path(chapter), chapter.starter())
+        else:
+            self.save(chapter, exercise, exercise.starter)
+        return kept

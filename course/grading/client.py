@@ -1,0 +1,202 @@
+"""Hands learners' code to a worker process and waits for the grade; the worker stays warm between calls."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from course.catalogue import Course
+from course.grading.outcome import NOT_YET, CheckResult, Grade
+from course.source import ROOT, ChapterSource, ExerciseSource, digest
+
+PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outside
+START = 60.0  # seconds for Python and NumPy to start on a slow disk
+
+
+class GradingFault(Exception):
+    """The grader itself broke; the message holds what the worker said."""
+
+
+class WorkerClient:
+    """One worker process; started when first needed, replaced when it is dirty or gone."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self.starts = 0
+        atexit.register(self.close)
+
+    def start(self) -> None:
+        """Start the process without waiting for it, so that the first check finds it warm."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1",
+                       "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+        flags: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            flags = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "utf8", "-m", "course.grading.worker"], cwd=ROOT, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **flags)
+        self._lines = queue.Queue()
+        self._errors: list[bytes] = []
+        self.starts += 1
+        for pipe, into in ((self._process.stdout, self._read), (self._process.stderr, self._read_errors)):
+            threading.Thread(target=into, args=(pipe, self._lines), daemon=True).start()
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def grade(self, chapter: ChapterSource, exercise: ExerciseSource, text: str, path: str,
+              cpu_seconds: float | None = None, memory_mb: int | None = None) -> Grade:
+        """Grade `text`, the content of `path`.  Limits default to the exercise's own.
+
+        Raises
+        ------
+        GradingFault
+            The worker broke for a reason that is not the learner's.
+        """
+        request = {"source": str(chapter.path), "exercise": exercise.name, "text": text, "path": path,
+                   "cpu_seconds": cpu_seconds, "memory_mb": memory_mb}
+        limit = 4 * (cpu_seconds or exercise.cpu_seconds)
+        with self._lock:
+            try:
+                return self._ask(request, exercise, limit, memory_mb or exercise.memory_mb)
+            except BaseException:  # an interrupt too: what the process is doing is unknown
+                self.close()
+                raise
+
+    def _ask(self, request: dict[str, Any], exercise: ExerciseSource, limit: float, memory_mb: int) -> Grade:
+        for attempt in (1, 2):
+            fresh = self._process is None or self._process.poll() is not None
+            self.start()
+            try:
+                if fresh and self._next(time.monotonic() + START).get("kind") != "ready":
+                    raise GradingFault(self._fault("the grading process did not start"))
+                self._process.stdin.write((json.dumps(request) + "\n").encode("ascii"))
+                self._process.stdin.flush()
+                break
+            except OSError:
+                self.close()
+                if attempt == 2:
+                    raise GradingFault("the grading process ends as soon as it starts") from None
+        return self._listen(request, exercise, time.monotonic() + limit + PATIENCE, memory_mb)
+
+    def _listen(self, request: dict, exercise: ExerciseSource, deadline: float, memory_mb: int) -> Grade:
+        results: list[CheckResult] = []
+        running = ""
+        while True:
+            event = self._next(deadline)
+            kind = event["kind"]
+            if kind == "started":
+                running = event["text"]
+            elif kind == "checked":
+                results.append(CheckResult(**event["result"]))
+                running = ""
+            elif kind == "grade":
+                if event["dirty"]:
+                    self.close()
+                return Grade.from_json(event["grade"])
+            else:
+                what = _stopped(event, memory_mb)
+                if kind == "ended":
+                    self._raise_if_ours(event)
+                self.close()
+                return _partial(request, exercise, results, running, what, event)
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        try:
+            event = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
+        if event is None:
+            code = self._process.wait() if self._process else None
+            if code == -getattr(signal, "SIGXCPU", 0):
+                return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
+            return {"kind": "ended", "code": code}
+        return event
+
+    def _raise_if_ours(self, event: dict[str, Any]) -> None:
+        """A Python traceback on the worker's stderr is a fault of the grader: learners' errors are caught there."""
+        if event["code"] == 1:
+            raise GradingFault(self._fault("the grading process broke"))
+
+    def _fault(self, what: str) -> str:
+        time.sleep(0.05)
+        said = b"".join(self._errors)[-3000:].decode("utf-8", "replace").strip()
+        return f"{what}; this is a fault of the course, not of your code.\n{said}"
+
+    @staticmethod
+    def _read(pipe: Any, lines: queue.Queue) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            for line in pipe:
+                lines.put(json.loads(line))
+        lines.put(None)
+
+    def _read_errors(self, pipe: Any, _: queue.Queue) -> None:
+        errors = self._errors
+        with contextlib.suppress(ValueError, OSError):
+            for line in pipe:
+                errors.append(line)
+
+
+def _stopped(event: dict[str, Any], memory_mb: int) -> str:
+    if event.get("limit") == "memory":
+        return f"was stopped: it takes more memory than the {memory_mb} MB that an exercise may use"
+    if event.get("limit") == "time":
+        return "was stopped: it did not come to an end. Is there a loop whose condition never changes?"
+    return f"ended the whole process (exit code {event.get('code')}) instead of returning"
+
+
+def _partial(request: dict, exercise: ExerciseSource, results: list[CheckResult], running: str, what: str,
+             event: dict[str, Any]) -> Grade:
+    """The grade of code that had to be stopped: what was found until then stays."""
+    trace = [f"{request['path']}, line {event['line']}", "    " + event["text"]] if event.get("line") else []
+    grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, request["path"], digest(request["text"]),
+                  checks=results)
+    if running:
+        results.append(CheckResult(running, "failed", what, trace=trace))
+        known = {result.text for result in results}
+        results += [CheckResult(text, "not run") for text in exercise.checks if text not in known]
+    else:
+        grade.message, grade.trace = f"your code {what}", trace
+    return grade
+
+
+_shared = WorkerClient()
+
+
+def warm() -> None:
+    """Start the shared worker in the background."""
+    _shared.start()
+
+
+def grade_text(name: str, text: str, path: str, course: Course | None = None, client: WorkerClient | None = None,
+               **limits: Any) -> Grade:
+    """Grade `text` as the content of `path`; the exercise is found by name in `course`."""
+    chapter, exercise = (course or Course()).exercise(name)
+    return (client or _shared).grade(chapter, exercise, text, path, **limits)
+
+
+Grader = Callable[[str], Grade]

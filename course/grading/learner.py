@@ -1,0 +1,212 @@
+"""Takes the learner's file apart before it runs, runs it as a module, and trims tracebacks to it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import io
+import linecache
+import os
+import re
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+
+from course.grading.tools import describe, show
+from course.source import ExerciseSource
+
+MARKER = re.compile(r"^# %% (ch\d\d\.[a-z][a-z0-9_]*)\b")
+
+
+class Unusable(Exception):
+    """The file, or the definition in it, cannot be graded; the message is for the learner."""
+
+    def __init__(self, message: str, trace: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.trace = trace or []
+
+
+class SolutionsUsed(ImportError):
+    """The learner's code reached for the solutions folder."""
+
+
+def region_at(text: str, line: int) -> str:
+    """The exercise whose part of a file holds line `line`, or an empty string."""
+    found = ""
+    for number, content in enumerate(text.splitlines(), start=1):
+        if number > line:
+            break
+        match = MARKER.match(content)
+        found = match[1] if match else found
+    return found
+
+
+def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
+    """The syntax tree of the learner's file; a syntax error names its line and whose part it is in."""
+    try:
+        return ast.parse(text, filename=path)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 0
+        where = region_at(text, line)
+        part = f" (in the part of {where})" if where and where != exercise.name else ""
+        trace = []
+        if line and line <= len(text.splitlines()):
+            source = text.splitlines()[line - 1]
+            trace = [f"{path}, line {line}", "    " + source.strip()]
+            column = (getattr(error, "offset", None) or 1) - 1 - (len(source) - len(source.lstrip()))
+            trace.append("    " + " " * max(0, column) + "^")
+        reason = getattr(error, "msg", None) or str(error)
+        at = f", line {line}{part}" if line else ""
+        raise Unusable(f"Python cannot read the file: {reason}{at}.", trace) from None
+
+
+def forbid_solutions(tree: ast.Module) -> None:
+    """An import of the solutions is told at once, with its line."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            if name.split(".")[0] == "solutions":
+                raise Unusable(f"line {node.lineno} imports {name}: {_OWN_WORK}")
+
+
+_OWN_WORK = (
+    "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
+)
+
+
+def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], list[str], list[str]]:
+    """Which definitions are written, which are still the starter's, and which are missing, by dotted name."""
+    found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    bound = set(found)
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        bound |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name for alias in node.names}
+    written, stubs, missing = [], [], []
+    for definition in exercise.written:
+        starter = ast.parse(definition.starter).body[0]
+        mine = found.get(definition.name)
+        if mine is None:
+            (written if definition.name in bound else missing).append(definition.name)
+        elif isinstance(mine, ast.ClassDef) and mine.bases:
+            written.append(definition.name)  # what it inherits shows when it runs
+        elif isinstance(starter, ast.ClassDef):
+            methods = {m.name: m for m in mine.body if isinstance(m, ast.FunctionDef)} \
+                if isinstance(mine, ast.ClassDef) else {}
+            for method in starter.body:
+                if isinstance(method, ast.FunctionDef) and is_stub(method):
+                    name = f"{definition.name}.{method.name}"
+                    own = methods.get(method.name)
+                    (missing if own is None else stubs if is_stub(own) else written).append(name)
+        else:
+            (stubs if is_stub(mine) else written).append(definition.name)
+    return written, stubs, missing
+
+
+def is_stub(node: ast.AST) -> bool:
+    """Whether a function is still the starter's: nothing but a docstring and the line that says `your code here`."""
+    body = list(getattr(node, "body", []))
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    return len(body) == 1 and isinstance(body[0], ast.Raise) and "your code here" in ast.unparse(body[0])
+
+
+def missing_message(tree: ast.Module, missing: list[str], exercise: ExerciseSource) -> str:
+    """What a definition that is not there may have become."""
+    there = [n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    kind = "method" if "." in missing[0] else "definition"
+    message = f"the file has no {kind} `{missing[0]}`"
+    near = difflib.get_close_matches(missing[0], there, 1, 0.6)
+    if near and "." not in missing[0]:
+        message += f"; was it renamed to `{near[0]}`? The grader goes by the name"
+    return message + f". `python3 -m course reset {exercise.name}` brings the starter back (your file is kept aside)."
+
+
+def unused_arguments(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
+    """Arguments that a learner's function never reads: a sign of an answer typed in for one case."""
+    notes = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and any(d.name == node.name for d in exercise.written):
+            used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            unused = [a.arg for a in node.args.args if a.arg not in used and a.arg != "self"]
+            if unused:
+                plural = "s" if len(unused) > 1 else ""
+                notes.append(f"`{node.name}` never uses its argument{plural} {', '.join(unused)}.")
+    return notes
+
+
+def run_module(tree: ast.Module, text: str, path: str, name: str) -> types.ModuleType:
+    """Execute the learner's file as a fresh module."""
+    module = types.ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    try:
+        code = compile(tree, path, "exec")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            exec(code, module.__dict__)
+    except BaseException as error:
+        trace = trimmed(error, path)
+        line = next((int(found[1]) for entry in reversed(trace) if (found := re.search(r"line (\d+)", entry))), 0)
+        where = region_at(text, line)
+        part = f", in the part of {where}" if where and not name.endswith(where) else ""
+        raise Unusable(f"running the file raises {describe(error)}{part}", trace) from None
+    return module
+
+
+def trimmed(error: BaseException, path: str) -> list[str]:
+    """The frames of a traceback that lie in the learner's file, as lines; the last three of them."""
+    lines: list[str] = []
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    for frame in frames[-3:]:
+        lines.append(f"{path}, line {frame.lineno}, in {frame.name}")
+        if frame.line:
+            lines.append("    " + show_line(frame.line))
+    return lines
+
+
+def show_line(line: str) -> str:
+    """A source line in ASCII."""
+    return line.strip().encode("ascii", "backslashreplace").decode("ascii")
+
+
+class Guard:
+    """Refuses the solutions folder to running code: imports and opened files (an audit hook, once a process)."""
+
+    def __init__(self, solutions: str) -> None:
+        self.folder = os.path.normcase(os.path.abspath(solutions)) + os.sep
+        self.armed = False
+        self.tripped = ""
+        sys.addaudithook(self._hook)
+
+    @contextlib.contextmanager
+    def armed_for(self) -> Iterator[None]:
+        """Active while the learner's code may run."""
+        self.armed, self.tripped = True, ""
+        try:
+            yield
+        finally:
+            self.armed = False
+
+    def message(self) -> str:
+        """What to tell when it was tripped, else an empty string."""
+        return f"the code reaches for {self.tripped}: {_OWN_WORK}" if self.tripped else ""
+
+    def _hook(self, event: str, args: tuple) -> None:
+        if not self.armed or event not in ("import", "open"):
+            return
+        name = args[0]
+        if event == "import":
+            inside = isinstance(name, str) and name.split(".")[0] == "solutions"
+        else:
+            if isinstance(name, bytes):
+                name = os.fsdecode(name)
+            inside = isinstance(name, str) and os.path.normcase(os.path.abspath(name)).startswith(self.folder)
+        if inside:
+            self.tripped = show(name).strip("'\"") if event == "import" else "a file of the solutions folder"
+            raise SolutionsUsed(f"the solutions cannot be used here ({self.tripped})")

@@ -1,0 +1,196 @@
+"""What a check works with: calls that are watched, comparisons that explain themselves, cases from small to large.
+
+A check runs through its cases in growing order and stops at the first that fails; what is reported is therefore the
+smallest counterexample that the check knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+
+class Failed(Exception):
+    """A property does not hold; the message says what the learner's code did and what was expected."""
+
+
+class LearnerError(Exception):
+    """The learner's code raised; `error` is the exception, with its traceback."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def show(value: Any, limit: int = 160) -> str:
+    """A value in one ASCII line, arrays with their dtype and shape."""
+    try:
+        if isinstance(value, np.ndarray):
+            if value.size <= 12:
+                text = f"array({value.tolist()}, {value.dtype})"
+            else:
+                first = ", ".join(show(v) for v in value.reshape(-1)[:4])
+                text = f"array of {value.dtype}, shape {value.shape}: [{first}, ...]"
+        elif isinstance(value, np.generic):
+            text = repr(value.item())
+        else:
+            text = repr(value)
+    except Exception as error:  # the learner's own __repr__
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    text = " ".join(text.split()).encode("ascii", "backslashreplace").decode("ascii")
+    return text if len(text) <= limit else text[: limit - 4] + " ..."
+
+
+class Tools:
+    """The second argument of every check.
+
+    `rng` is a NumPy generator seeded by the check's own sentence: the same cases on every machine and every day.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self.rng = np.random.default_rng(zlib.crc32(seed.encode("utf-8")))
+        self.story: list[str] = []
+        self.printed = ""
+        self.last: Any = None
+
+    def case(self, *lines: str) -> None:
+        """Begin a case: `lines` is the code that leads up to it, as a learner would type it."""
+        self.story = list(lines)
+
+    def call(self, function: Callable[..., Any], *args: Any, shown: str = "", changes: bool = False) -> Any:
+        """Call the learner's code; `shown` is how the call reads in the counterexample.
+
+        Lists, dicts and arrays among the arguments must come back as they went in, unless `changes` allows it.
+
+        Raises
+        ------
+        Failed
+            An argument was changed.
+        LearnerError
+            The code raised.
+        """
+        name = getattr(function, "__name__", type(function).__name__)
+        self.story.append(shown or f"{name}({', '.join(show(a) for a in args)})")
+        before = [] if changes else [copy.deepcopy(a) for a in args]
+        with self._watch():
+            self.last = function(*args)
+        for i, old in enumerate(before):
+            if isinstance(old, (list, dict, np.ndarray)) and not _same(old, args[i]):
+                raise Failed(f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}")
+        return self.last
+
+    def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str = "") -> BaseException:
+        """The learner's code must raise the exception class called `error`, or one derived from it."""
+        try:
+            got = self.call(function, *args, shown=shown, changes=True)
+        except LearnerError as caught:
+            names = [cls.__name__ for cls in type(caught.error).__mro__]
+            if error in names:
+                return caught.error
+            self.fail(f"raises {describe(caught.error)}, expected {error}")
+        self.fail(f"returns {show(got)} without an error, expected {error}")
+
+    def equal(self, got: Any, want: Any, what: str = "the result") -> None:
+        """Same type of value and same value; arrays element by element, with the first difference named."""
+        self._returned(got, want, what)
+        if isinstance(want, np.ndarray):
+            self._shape(got, want, what)
+            differ = np.flatnonzero(~_elements_equal(np.asarray(got), want))
+            if differ.size:
+                at = np.unravel_index(differ[0], want.shape)
+                self.fail(f"{what}{_at(at)} is {show(got[at])}, expected {show(want[at])}")
+        elif isinstance(got, np.ndarray) or not _same(got, want):
+            self.fail(f"{what} is {show(got)}, expected {show(want)}")
+
+    def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
+        """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
+        self._returned(got, want, what)
+        wanted = np.asarray(want, dtype=np.float64)
+        try:
+            given = np.asarray(got, dtype=np.float64)
+        except (TypeError, ValueError):
+            self.fail(f"{what} is {show(got)}, expected a number like {show(want)}")
+        self._shape(given, wanted, what)
+        bad = np.flatnonzero(~np.isclose(given, wanted, rtol=rtol, atol=atol))
+        if bad.size:
+            at = np.unravel_index(bad[0], wanted.shape)
+            self.fail(f"{what}{_at(at)} is {given[at].item():.9g}, expected {wanted[at].item():.9g}")
+
+    def holds(self, condition: bool, what: str) -> None:
+        """A property in words: `what` says what is wrong when it does not hold."""
+        if not condition:
+            self.fail(what)
+
+    def fail(self, what: str) -> Any:
+        """Report a counterexample."""
+        raise Failed(what)
+
+    def _returned(self, got: Any, want: Any, what: str) -> None:
+        if got is None and want is not None:
+            self.fail(f"{what} is None, expected {show(want)}: is a `return` missing?" + self.printed_instead())
+
+    def printed_instead(self) -> str:
+        """A remark for code that prints its answer."""
+        printed = self.printed.strip()
+        return f" It printed {show(printed, 60)}; printing is not returning." if printed else ""
+
+    def _shape(self, got: Any, want: np.ndarray, what: str) -> None:
+        shape = np.shape(got)
+        if shape != want.shape:
+            self.fail(f"{what} has shape {shape}, expected {want.shape}")
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
+        out = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+                yield
+        except (MemoryError, Failed):
+            raise
+        except BaseException as error:
+            raise LearnerError(error) from None
+        finally:
+            self.printed = (self.printed + out.getvalue())[-2000:]
+
+
+def describe(error: BaseException) -> str:
+    """`IndexError: list index out of range`, in one ASCII line."""
+    text = show(str(error), 200)[1:-1] if str(error) else ""
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
+def _at(index: tuple[Any, ...]) -> str:
+    return f"[{', '.join(str(int(i)) for i in index)}]" if index else ""
+
+
+def _elements_equal(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        same = np.asarray(got == want)
+    if want.dtype.kind == "f" and got.dtype.kind == "f":
+        same = same | (np.isnan(got) & np.isnan(want))
+    return same
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Deep equality that does not trip over arrays, and in which NaN equals NaN."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+            return False
+        return a.shape == b.shape and a.dtype == b.dtype and bool(_elements_equal(a, b).all())
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
+        return True
+    try:
+        return bool(a == b)
+    except Exception:
+        return False

@@ -1,0 +1,138 @@
+"""The process that runs learners' code: one request a line on stdin, events and the grade as lines of JSON.
+
+Started as `python -m course.grading.worker` by `course.grading.client`.  It is kept between requests; after each it
+forgets what the learner's code imported, and says `dirty` when something is left that it cannot undo.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+import os
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.random  # noqa: F401  (NumPy imports it late; every check needs it)
+
+from course.grading.core import ChapterChecks
+from course.grading.learner import Guard, show_line
+from course.grading.limits import Watchdog, limit_address_space, limit_cpu
+from course.parser import load_chapter
+from course.source import ROOT
+
+WATCHED = (builtins, math, np, time, os)
+
+
+class Worker:
+    """Answers requests until its input ends."""
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        self.requests = requests
+        self.answers = answers
+        self.lock = threading.Lock()
+        self.chapters: dict[str, ChapterChecks] = {}
+        self.guards: dict[Path, Guard] = {}
+        self.path, self.lines = "", [""]
+        self.main_thread = threading.get_ident()
+        self.watchdog = Watchdog(self.stopped)
+
+    def send(self, kind: str, data: dict[str, Any]) -> None:
+        """One line of JSON, ASCII."""
+        line = json.dumps({"kind": kind, **data}) + "\n"
+        with self.lock:
+            self.answers.write(line.encode("ascii"))
+            self.answers.flush()
+
+    def stopped(self, kind: str) -> None:
+        """Called by the watchdog thread: tell where the learner's code is, and end the process."""
+        frame = sys._current_frames().get(self.main_thread)
+        while frame is not None and frame.f_code.co_filename != self.path:
+            frame = frame.f_back
+        line = frame.f_lineno if frame is not None else 0
+        text = show_line(self.lines[line - 1]) if 0 < line <= len(self.lines) else ""
+        self.send("limit", {"limit": kind, "line": line, "text": text})
+        os._exit(3)
+
+    def serve(self) -> None:
+        """The loop over requests."""
+        self.send("ready", {"pid": os.getpid()})
+        for line in self.requests:
+            self.answer(json.loads(line))
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Grade what a request names; the last line sent is the grade."""
+        modules, names = set(sys.modules), [dict(vars(module)) for module in WATCHED]
+        threads = threading.active_count()
+        cwd, environ, argv = os.getcwd(), dict(os.environ), list(sys.argv)
+        checks = self.checks(Path(request["source"]))
+        exercise = checks.chapter.exercise(request["exercise"])
+        solutions = checks.chapter.path.parent
+        if solutions not in self.guards:
+            self.guards[solutions] = Guard(str(solutions))
+        self.path, self.lines = request["path"], request["text"].splitlines()
+        cpu = request.get("cpu_seconds") or exercise.cpu_seconds
+        memory = (request.get("memory_mb") or exercise.memory_mb) << 20
+        limit_address_space(memory)
+        limit_cpu(cpu + 1.0)
+        self.watchdog.arm(cpu, 4 * cpu, memory)
+        began = time.perf_counter()
+        try:
+            grade = checks.grade(exercise, request["text"], self.path, self.guards[solutions], self.send)
+        finally:
+            self.watchdog.disarm()
+            limit_cpu(3600.0)
+        grade.seconds = time.perf_counter() - began
+        changed = any(_tampered(vars(module), old) for module, old in zip(WATCHED, names, strict=True))
+        os.chdir(cwd)
+        dirty = changed or threading.active_count() > threads or dict(os.environ) != environ or sys.argv != argv
+        for name in set(sys.modules) - modules:
+            if not name.startswith("_checks_"):
+                self.forget(name)
+        self.send("grade", {"grade": grade.to_json(), "dirty": dirty})
+
+    def forget(self, name: str) -> None:
+        """Drop modules of the learner's, so that an edit of them is seen; packages of the environment stay."""
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None) or ""
+        if name.startswith("_graded_") or Path(file).parent == Path(self.path).parent:
+            sys.modules.pop(name, None)
+
+    def checks(self, source: Path) -> ChapterChecks:
+        """The checks of a chapter file, read again when it has changed."""
+        chapter = load_chapter(source)
+        known = self.chapters.get(str(source))
+        if known is None or known.chapter.digest != chapter.digest:
+            known = self.chapters[str(source)] = ChapterChecks(chapter)
+        return known
+
+
+def _tampered(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a module's names were replaced or added to; submodules that were imported meanwhile do not count."""
+    return any(before.get(name) is not value for name, value in now.items() if not isinstance(value, types.ModuleType)) \
+        or not before.keys() <= now.keys()
+
+
+def main() -> None:
+    """Keep the real stdin and stdout for the protocol, and give running code empty ones."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    sys.stdin = io.StringIO("")
+    sys.stdout = io.StringIO()
+    sys.setrecursionlimit(1000)
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    Worker(requests, answers).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What a learner has passed: one JSON file outside git, safe against two writers and a crash in the middle.
+
+Every change reads the file, changes it and renames a new one into its place, all under a lock that the system gives
+back when a process dies.  The state before the last change stays beside it, for the day a disk loses the newest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from course.catalogue import Course
+from course.files import FilesError, write_text
+from course.grading.outcome import NOT_ATTEMPTED, Grade
+from course.source import ExerciseSource, normalise
+
+VERSION = 1
+LOCK_SECONDS = 30.0
+
+
+def part_hash(text: str | None) -> str:
+    """Content hash of one exercise's part of a file; blank lines around it and line ends do not count."""
+    return hashlib.sha256(normalise(text or "").encode("utf-8")).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path` (made if needed).  The system frees it when the process ends.
+
+    Raises
+    ------
+    FilesError
+        The file cannot be opened, or another process holds the lock for longer than `seconds`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
+    try:
+        deadline = time.monotonic() + seconds
+        while not _try_lock(handle):
+            if time.monotonic() > deadline:
+                raise FilesError(f"another process holds {path}; close other course commands and try again")
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            _unlock(handle)
+    finally:
+        os.close(handle)
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            return True
+        except OSError:
+            return False
+
+    def _unlock(handle: int) -> None:
+        os.lseek(handle, 0, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            return False
+
+    def _unlock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+class Progress:
+    """The progress file of one course folder."""
+
+    def __init__(self, course: Course) -> None:
+        self.path = course.state / "progress.json"
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Entries by exercise name; a damaged file is put aside and the state before the last change is read."""
+        for path in (self.path, self.path.with_suffix(".previous.json")):
+            entries = self._load(path)
+            if entries is not None:
+                return entries
+        return {}
+
+    def _load(self, path: Path) -> dict[str, dict[str, Any]] | None:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            entries = data["exercises"]
+            if data["version"] > VERSION:
+                raise FilesError(f"{path} was written by a newer version of the course; update this checkout")
+            return {str(name): dict(entry) for name, entry in entries.items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            with contextlib.suppress(OSError):
+                path.replace(path.with_suffix(f".damaged-{time.strftime('%Y%m%d-%H%M%S')}.json"))
+            return None
+
+    def change(self, update: Callable[[dict[str, dict[str, Any]]], None]) -> None:
+        """Apply `update` to the entries under the lock, and write them.
+
+        Raises
+        ------
+        FilesError
+            When the state folder cannot be written to.
+        """
+        with locked(self.path.with_suffix(".lock")):
+            entries = self.read()
+            before = json.dumps(entries, sort_keys=True)
+            update(entries)
+            if json.dumps(entries, sort_keys=True) == before:
+                return
+            if self.path.exists():
+                with contextlib.suppress(OSError):
+                    write_text(self.path.with_suffix(".previous.json"), self.path.read_text(encoding="utf-8"))
+            document = {"version": VERSION, "exercises": entries}
+            write_text(self.path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """The entry of one exercise; empty where there is none."""
+        return self.read().get(name, {})
+
+    def record(self, exercise: ExerciseSource, grade: Grade, part: str | None) -> None:
+        """Keep a grade.  An untouched starter leaves no trace; a pass is never lost to a later attempt."""
+        if grade.outcome == NOT_ATTEMPTED:
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+
+        def update(entries: dict[str, dict[str, Any]]) -> None:
+            entry = entries.setdefault(exercise.name, {})
+            if entry.get("hash") != part_hash(part):
+                entry["attempts"] = entry.get("attempts", 0) + 1
+            entry.update(outcome=grade.outcome, score=grade.score, points=grade.points, hash=part_hash(part),
+                         starter=part_hash(exercise.starter), best=max(grade.score, entry.get("best", 0)))
+            if grade.passed:
+                entry.setdefault("passed_at", now)
+                entry["passed_hash"] = part_hash(part)
+            entry["checked_at"] = now
+
+        self.change(update)
+
+    def note(self, name: str, **fields: Any) -> None:
+        """Keep a fact about one exercise (hints shown, solution seen, what a cell saved)."""
+        self.change(lambda entries: entries.setdefault(name, {}).update(fields))
+
+    def forget(self, names: list[str]) -> Path | None:
+        """Drop entries; the file as it was is kept beside it."""
+        kept = None
+        if self.path.exists():
+            kept = self.path.parent / "backups" / f"progress.{time.strftime('%Y%m%d-%H%M%S')}.json"
+            write_text(kept, self.path.read_text(encoding="utf-8"))
+        self.change(lambda entries: [entries.pop(name, None) for name in names] and None)
+        return kept
+
+
+def standing(entry: dict[str, Any], exercise: ExerciseSource, part: str | None) -> str:
+    """One word for lists: passed, changed (since the pass), updated (the exercise is new), not yet, not attempted."""
+    if part is not None and part_hash(part) == part_hash(exercise.starter) and not entry.get("passed_at"):
+        return NOT_ATTEMPTED
+    if entry.get("passed_at"):
+        if entry.get("passed_hash") == part_hash(part):
+            return "passed" if entry.get("starter") == part_hash(exercise.starter) else "updated"
+        return "changed"
+    return entry.get("outcome") or NOT_ATTEMPTED

@@ -1,0 +1,967 @@
+"""Chapter 05 - The loop, the invariant, the rewindable cache.
+
+Every trick of part II is a change of one loop, and all of them stand on two small things that you build here: a cache
+that can forget its last rows, and a loop that keeps one promise, whatever goes wrong:
+
+    len(history) == cache.len + 1
+
+The history holds every token that is settled; the cache holds one row for each of them but the last, which goes in
+with the next step.
+
+Write your code below each docstring, in place of the line that says `your code here`.  Check it with
+`python3 -m course check ch05`, or in the notebook with a cell that begins with `%%exercise ch05.truncate`.
+"""
+
+import numpy as np
+
+from course.exercises import Exercise, given
+
+
+@given
+class InvalidDecodeState(ValueError):
+    """History and cache do not belong together: len(history) != cache.len + 1."""
+
+
+@given
+class KvCacheOverflow(ValueError):
+    """Rows would be written past a cache's capacity."""
+
+
+@given
+class KvCacheShapeMismatch(ValueError):
+    """K/V rows do not have the shape that the cache was made for."""
+
+
+@given
+class ToyCache:
+    """A KV cache reduced to what the loop sees: a list of rows, of which the first `len` count.
+
+    Real caches reserve all their rows at the start, so rows behind `len` exist as well: whatever they hold is ignored,
+    and overwritten when the cache grows again.
+    """
+
+    def __init__(self, capacity):
+        self.rows = [None] * capacity
+        self.len = 0
+
+    def append(self, row):
+        """Write one row behind the last and count it."""
+        if self.len == len(self.rows):
+            raise KvCacheOverflow(f"the cache holds {self.len} rows already")
+        self.rows[self.len] = row
+        self.len += 1
+
+
+@given
+class ListCache:
+    """A cache that is nothing but a Python list: `len` is a property, and it rewinds by deleting."""
+
+    def __init__(self):
+        self.rows = []
+
+    @property
+    def len(self):
+        """How many rows there are."""
+        return len(self.rows)
+
+    def append(self, row):
+        """One row more."""
+        self.rows.append(row)
+
+    def truncate(self, keep):
+        """Keep the first `keep` rows."""
+        del self.rows[keep:]
+
+
+@given
+class ToyModel:
+    """A pretend model: the next token depends on every row in the cache, as in a real one.
+
+    `step(token, cache)` writes the row of `token` into the cache and returns the next token.  `fails_at=n` lets the
+    n-th step (from 0) raise an OSError in the middle: `leaves` rows are in the cache then, and they stay there.
+    """
+
+    def __init__(self, fails_at=None, leaves=1):
+        self.fails_at = fails_at
+        self.leaves = leaves
+        self.steps = 0
+
+    def step(self, token, cache):
+        """One row in, the next token out."""
+        self.steps += 1
+        if self.steps - 1 == self.fails_at:
+            for _ in range(self.leaves):
+                cache.append(token)
+            raise OSError("the machine coughed in the middle of a step")
+        cache.append(token)
+        seen = 0
+        for row in cache.rows[:cache.len]:
+            seen = (31 * seen + row + 7) % 1009
+        return seen % 97
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.truncate",
+    title="Rewind a cache",
+    points=5,
+    level="easy",
+    section="05.2",
+    hints=[
+        "Nothing has to be erased: every reader looks at the first `cache.len` rows only.",
+        "It is one store into `cache.len`. What must it hold when keep is larger than the length?",
+        "min(cache.len, keep), after refusing a negative keep.",
+    ],
+)
+
+
+@ex.solution
+def truncate(cache, keep):
+    """Forget all rows of a cache but the first `keep`.
+
+    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs the same for one row and for
+    a million.
+
+    Parameters
+    ----------
+    cache : ToyCache
+        Changed in place.
+    keep : int
+        How many rows to keep.  At or above `cache.len`: nothing changes.
+
+    Raises
+    ------
+    ValueError
+        When keep is negative; the cache is unchanged.
+
+    Examples
+    --------
+    >>> cache = ToyCache(capacity=8)
+    >>> for token in [11, 12, 13, 14]:
+    ...     cache.append(token)
+    >>> truncate(cache, 1)
+    >>> cache.len
+    1
+    """
+    if keep < 0:
+        raise ValueError(f"keep must be 0 or more, got {keep}")
+    cache.len = min(cache.len, keep)
+
+
+@ex.wrong("A rewind must never make a cache longer: rows behind the length are leftovers, and they would count again.")
+def can_grow(cache, keep):
+    if keep < 0:
+        raise ValueError("keep")
+    cache.len = keep
+
+
+@ex.wrong("`keep` is how many rows stay, not how many go.")
+def drops_keep_rows(cache, keep):
+    if keep < 0:
+        raise ValueError("keep")
+    cache.len = max(0, cache.len - keep)
+
+
+@ex.wrong("One row too few: `keep` is a count, not the index of the last row.")
+def keep_as_index(cache, keep):
+    if keep < 0:
+        raise ValueError("keep")
+    cache.len = max(0, min(cache.len, keep - 1))
+
+
+@ex.wrong("Clears or removes rows. Nobody reads rows behind the length, so this is work for nothing, and it grows with "
+          "the number of rows; removing them also takes capacity away.")
+def erases_rows(cache, keep):
+    if keep < 0:
+        raise ValueError("keep")
+    for i in range(keep, cache.len):
+        cache.rows[i] = None
+    cache.len = min(cache.len, keep)
+
+
+@ex.wrong("A negative keep passes: min(len, -1) is a negative length, and the next append writes at the end of the "
+          "list. Refuse it before anything changes.")
+def negative_length(cache, keep):
+    cache.len = min(cache.len, keep)
+
+
+def filled(n, capacity):
+    """A toy cache with rows 10, 11, ... and the code that makes it."""
+    cache = ToyCache(capacity)
+    for i in range(n):
+        cache.append(10 + i)
+    return cache, f"cache = ToyCache({capacity}), then {n} rows appended"
+
+
+@ex.check("keep below the length: exactly `keep` rows are left")
+def keeps_the_first(truncate, t):
+    for n in range(1, 6):
+        for keep in range(n):
+            cache, code = filled(n, 6)
+            t.case(code)
+            t.call(truncate, cache, keep, shown=f"truncate(cache, {keep})", changes=True)
+            t.equal(cache.len, keep, "cache.len")
+
+
+@ex.check("keep at or above the length: nothing changes")
+def no_op(truncate, t):
+    for n in range(4):
+        for keep in (n, n + 1, n + 7):
+            cache, code = filled(n, 6)
+            t.case(code)
+            t.call(truncate, cache, keep, shown=f"truncate(cache, {keep})", changes=True)
+            t.equal(cache.len, n, "cache.len")
+
+
+@ex.check("rows stay where they are, and are overwritten when the cache grows again")
+def rows_stay(truncate, t):
+    cache, code = filled(4, 6)
+    rows = cache.rows
+    t.case(code)
+    t.call(truncate, cache, 2, shown="truncate(cache, 2)", changes=True)
+    t.holds(cache.rows is rows, "cache.rows is another list than before")
+    t.equal(cache.rows, [10, 11, 12, 13, None, None], "cache.rows")
+    cache.append(99)
+    t.story.append("cache.append(99)")
+    t.equal(cache.rows[:cache.len], [10, 11, 99], "cache.rows[:cache.len]")
+
+
+@ex.check("a negative keep is a ValueError and changes nothing")
+def negative(truncate, t):
+    for n, keep in ((0, -1), (3, -1), (3, -3)):
+        cache, code = filled(n, 6)
+        t.case(code)
+        t.raises("ValueError", truncate, cache, keep, shown=f"truncate(cache, {keep})")
+        t.equal(cache.len, n, "cache.len after the error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.row_cache",
+    title="A cache of half-precision rows",
+    points=15,
+    level="medium",
+    section="05.4",
+    hints=[
+        "Every layer of one step writes at the same place: behind `len`. Only `advance`, once a step, moves `len`.",
+        "`append`: check first, write then. k.shape and v.shape must both be (m, dim) with the same m; "
+        "len + m must not pass the capacity. An error leaves the arrays as they were.",
+        "`self.k[layer, self.len:self.len + m] = k` rounds to float16 by itself; `read` slices `[:self.len]` and "
+        "turns it into float32 with `.astype(np.float32)`.",
+        "`advance` and `truncate` are two lines each: a check that raises, and one store into `self.len`.",
+    ],
+)
+
+
+@ex.solution
+class RowCache:
+    """K and V rows of several layers, kept in half precision (float16).
+
+    One step of a model appends m rows to every layer, then advances once: the rows of all layers stand at the same
+    positions.  What `read` returns has been rounded to float16, rows of the step itself included, so that a row is the
+    same whether it was just written or read back later.
+
+    Parameters
+    ----------
+    layers, capacity, dim : int
+        Number of layers, of positions, and of values a row.
+
+    Attributes
+    ----------
+    k, v : float16 arrays [layers, capacity, dim]
+    len : int
+        Positions that count.
+
+    Examples
+    --------
+    >>> cache = RowCache(layers=1, capacity=4, dim=2)
+    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
+    >>> cache.len
+    0
+    >>> cache.advance(3)
+    >>> cache.truncate(1)
+    >>> cache.read(0)[0].tolist()
+    [[1.0, 1.0]]
+    """
+
+    @given
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float16)
+        self.v = np.zeros((layers, capacity, dim), np.float16)
+        self.len = 0
+
+    def append(self, layer, k, v):
+        """Write the rows k and v (float32 [m, dim] each) of one layer at positions len ... len + m - 1.
+
+        Does not move `len`.  Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
+        KvCacheOverflow when len + m is above the capacity; then nothing has been written.
+        """
+        layers, capacity, dim = self.k.shape
+        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
+            raise KvCacheShapeMismatch(f"expected k and v [m, {dim}], got {k.shape} and {v.shape}")
+        end = self.len + k.shape[0]
+        if end > capacity:
+            raise KvCacheOverflow(f"{end} rows do not fit into {capacity}")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+    def advance(self, m):
+        """Count m more positions, once all layers are written.  Raises KvCacheOverflow above the capacity."""
+        if self.len + m > self.k.shape[1]:
+            raise KvCacheOverflow(f"{self.len + m} rows do not fit into {self.k.shape[1]}")
+        self.len += m
+
+    def truncate(self, keep):
+        """Keep the first `keep` positions; at or above `len` nothing changes.  Raises ValueError when negative."""
+        if keep < 0:
+            raise ValueError(f"keep must be 0 or more, got {keep}")
+        self.len = min(self.len, keep)
+
+    def read(self, layer):
+        """The pair (k, v) of one layer: float32 [len, dim] each, with the values that the cache holds."""
+        return self.k[layer, :self.len].astype(np.float32), self.v[layer, :self.len].astype(np.float32)
+
+
+@ex.wrong("`append` moves `len`: the second layer of the same step then lands behind the first. "
+          "Only `advance` moves it, once a step.")
+class AppendAdvances(RowCache):
+    def append(self, layer, k, v):
+        super().append(layer, k, v)
+        self.len += k.shape[0]
+
+
+@ex.wrong("`read` hands back rows behind `len`: leftovers of a rewind, or zeros that were never written.")
+class ReadsEverything(RowCache):
+    def read(self, layer):
+        return self.k[layer].astype(np.float32), self.v[layer].astype(np.float32)
+
+
+@ex.wrong("Rows are kept in float32. The cache then takes twice the memory, and a row read back later differs from "
+          "what a float16 cache gives: everything goes through float16.")
+class KeepsFloat32(RowCache):
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float32)
+        self.v = np.zeros((layers, capacity, dim), np.float32)
+        self.len = 0
+
+
+@ex.wrong("Only the first of the m rows is written. Decode appends one row a step, but a prompt appends many at once.")
+class OneRowAtATime(RowCache):
+    def append(self, layer, k, v):
+        layers, capacity, dim = self.k.shape
+        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
+            raise KvCacheShapeMismatch("shape")
+        if self.len + k.shape[0] > capacity:
+            raise KvCacheOverflow("full")
+        if k.shape[0]:
+            self.k[layer, self.len] = k[0]
+            self.v[layer, self.len] = v[0]
+
+
+@ex.wrong("The last position can never be used: len + m == capacity still fits.")
+class LastRowUnused(RowCache):
+    def append(self, layer, k, v):
+        if self.len + k.shape[0] >= self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        super().append(layer, k, v)
+
+
+@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word (broadcasting). "
+          "Check k and v yourself.")
+class Broadcasts(RowCache):
+    def append(self, layer, k, v):
+        end = self.len + max(len(k), len(v))
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+
+@ex.wrong("K is written before V was looked at: when V does not fit, half of a row is already in the cache. "
+          "Check everything first, write then.")
+class WritesThenChecks(RowCache):
+    def append(self, layer, k, v):
+        end = self.len + k.shape[0]
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        if k.ndim != 2 or k.shape[1] != self.k.shape[2]:
+            raise KvCacheShapeMismatch("k")
+        self.k[layer, self.len:end] = k
+        if v.shape != k.shape:
+            raise KvCacheShapeMismatch("v")
+        self.v[layer, self.len:end] = v
+
+
+def some_rows(t, m, dim):
+    """Random rows that float16 has to round, K and V different."""
+    return t.rng.standard_normal((m, dim)).astype(np.float32), t.rng.standard_normal((m, dim)).astype(np.float32)
+
+
+def write(t, cache, layers, k, v):
+    """One step: append to every layer, then advance; told as code."""
+    for layer in range(layers):
+        t.call(cache.append, layer, k + layer, v - layer, shown=f"cache.append({layer}, k, v)      # {len(k)} row(s)")
+    t.call(cache.advance, len(k), shown=f"cache.advance({len(k)})")
+
+
+def expect_rows(t, cache, layer, k, v):
+    """`read(layer)` gives the rows k and v, rounded to float16."""
+    got = t.call(cache.read, layer, shown=f"cache.read({layer})")
+    t.holds(isinstance(got, tuple) and len(got) == 2 and all(isinstance(a, np.ndarray) for a in got),
+            f"read({layer}) is {got!r}, expected a pair of arrays")
+    for name, rows, want in (("k", got[0], k), ("v", got[1], v)):
+        t.equal(rows, want.astype(np.float16).astype(np.float32), name)
+        t.holds(rows.dtype == np.float32, f"{name} is of {rows.dtype}, expected float32")
+
+
+@ex.check("rows come back at their positions, rounded to float16")
+def reads_back(RowCache, t):
+    for m in (1, 2, 3):
+        k, v = some_rows(t, m, 3)
+        t.case(f"cache = RowCache(layers=1, capacity={m + 1}, dim=3)")
+        cache = t.call(RowCache, 1, m + 1, 3, shown=f"# k, v: {m} random rows")
+        write(t, cache, 1, k, v)
+        expect_rows(t, cache, 0, k, v)
+
+
+@ex.check("all layers of a step stand at the same positions; only advance moves len")
+def layers_together(RowCache, t):
+    k, v = some_rows(t, 2, 2)
+    t.case("cache = RowCache(layers=2, capacity=8, dim=2)")
+    cache = RowCache(2, 8, 2)
+    t.call(cache.append, 0, k, v, shown="cache.append(0, k, v)      # 2 rows")
+    t.equal(cache.len, 0, "cache.len before advance")
+    t.call(cache.append, 1, v, k, shown="cache.append(1, v, k)      # 2 rows")
+    t.call(cache.advance, 2, shown="cache.advance(2)")
+    t.equal(cache.len, 2, "cache.len")
+    expect_rows(t, cache, 0, k, v)
+    expect_rows(t, cache, 1, v, k)
+
+
+@ex.check("rewind and append again = a cache that never held the other rows, bit for bit")
+def rewinds(RowCache, t):
+    for first, keep, again in ((1, 0, 1), (2, 1, 1), (3, 1, 2), (5, 2, 3), (6, 6, 2)):
+        (k, v), (k2, v2) = some_rows(t, first, 4), some_rows(t, again, 4)
+        t.case("cache = RowCache(layers=2, capacity=8, dim=4)")
+        cache = RowCache(2, 8, 4)
+        write(t, cache, 2, k, v)
+        t.call(cache.truncate, keep, shown=f"cache.truncate({keep})")
+        t.equal(cache.len, min(first, keep), "cache.len")
+        write(t, cache, 2, k2, v2)
+        expect_rows(t, cache, 1, np.concatenate([k[:keep], k2]) + 1, np.concatenate([v[:keep], v2]) - 1)
+    t.case("cache = RowCache(layers=1, capacity=4, dim=2)")
+    cache = RowCache(1, 4, 2)
+    t.call(cache.truncate, 3, shown="cache.truncate(3)")
+    t.equal(cache.len, 0, "cache.len")
+    t.raises("ValueError", cache.truncate, -1, shown="cache.truncate(-1)")
+
+
+@ex.check("the last position can be used; one more is KvCacheOverflow, and nothing is written")
+def overflows(RowCache, t):
+    for held, m in ((0, 3), (2, 1), (1, 2)):
+        k, v = some_rows(t, 3, 2)
+        t.case("cache = RowCache(layers=1, capacity=3, dim=2)")
+        cache = RowCache(1, 3, 2)
+        write(t, cache, 1, k[:held], v[:held])
+        write(t, cache, 1, k[held:held + m], v[held:held + m])
+        expect_rows(t, cache, 0, k, v)
+        before = cache.k.copy(), cache.v.copy()
+        t.raises("KvCacheOverflow", cache.append, 0, k[:1], v[:1], shown="cache.append(0, k, v)      # 1 row more")
+        t.raises("KvCacheOverflow", cache.advance, 1, shown="cache.advance(1)")
+        t.equal(cache.len, 3, "cache.len after the errors")
+        t.equal(cache.k, before[0], "cache.k after the errors")
+        t.equal(cache.v, before[1], "cache.v after the errors")
+
+
+@ex.check("k and v must both be [m, dim]; else KvCacheShapeMismatch, and nothing is written")
+def shapes(RowCache, t):
+    for k_shape, v_shape in (((1, 1), (1, 1)), ((1, 3), (1, 2)), ((1, 2), (1, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)),
+                             ((3,), (3,))):
+        t.case("cache = RowCache(layers=1, capacity=4, dim=3)")
+        cache = RowCache(1, 4, 3)
+        k, v = np.ones(k_shape, np.float32), np.ones(v_shape, np.float32)
+        t.raises("KvCacheShapeMismatch", cache.append, 0, k, v,
+                 shown=f"cache.append(0, k, v)      # k {k_shape}, v {v_shape}")
+        t.holds(not cache.k.any() and not cache.v.any(), "rows were written although the call raised")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.decode_loop",
+    title="A loop that keeps its promise",
+    points=15,
+    level="medium",
+    section="05.3",
+    hints=[
+        "Which tokens are settled when an error comes? All that are in `history`. What must the cache hold then?",
+        "Each turn: step with history[-1], append what comes back to history, hand it to emit, stop at the stop token.",
+        "An error may come out of step or out of emit. In both cases one and the same line makes the promise true again.",
+        "`except BaseException: cache.truncate(len(history) - 1); raise`. A bare `raise` passes the error on.",
+    ],
+)
+
+
+@ex.solution
+def decode(model, cache, history, max_tokens, emit, stop=None):
+    """Decode up to `max_tokens` tokens and keep len(history) == cache.len + 1, on every way out.
+
+    One turn: the last token of the history goes into the model (its row into the cache), the token that comes back is
+    appended to the history and is settled from then on, then it is handed to `emit`.
+
+    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the history stay there; the cache
+    is rewound to the rows of all of them but the last.
+
+    Parameters
+    ----------
+    model : object with `step(token, cache) -> token`
+        `step` writes one row into the cache.  When it raises, it may have written none, one or several.
+    cache : object with `len` and `truncate(keep)`
+    history : list of int
+        Settled tokens, prompt included; grows in place.
+    max_tokens : int
+        At most this many new tokens; 0 is allowed.
+    emit : callable
+        Called with each new token, in order.
+    stop : int, optional
+        The loop ends after this token, which is settled and emitted like any other.
+
+    Returns
+    -------
+    int
+        How many tokens were added.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when the promise does not hold; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history = ListCache(), [5]
+    >>> decode(ToyModel(), cache, history, 3, emit=print)
+    3
+    >>> len(history), cache.len
+    (4, 3)
+    """
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState(f"{len(history)} tokens of history and {cache.len} rows in the cache")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("When a step fails after it wrote its row, the row stays in the cache: one more than the history allows. "
+          "Rewind on the way out.")
+def no_rewind(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    for added in range(max_tokens):
+        token = model.step(history[-1], cache)
+        history.append(token)
+        emit(token)
+        if token == stop:
+            return added + 1
+    return max_tokens
+
+
+@ex.wrong("The error is swallowed: the caller believes that all went well. Rewind, then `raise`.")
+def swallows(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except Exception:
+        cache.truncate(len(history) - 1)
+    return added
+
+
+@ex.wrong("Rewinds to len(history) rows: one too many. The last token of the history has no row yet.")
+def rewinds_too_little(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history))
+        raise
+    return added
+
+
+@ex.wrong("Takes a settled token back when emit fails. The model has chosen it, and it may have been shown: the history "
+          "keeps it, only the cache is rewound.")
+def unsettles(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    start, added = len(history), 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            emit(token)
+            added += 1
+            if token == stop:
+                break
+    except BaseException:
+        del history[start + added:]
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("Starts without a look at the promise. If it is broken already, every later step writes rows at wrong "
+          "positions: raise InvalidDecodeState before anything is touched.")
+def unchecked(model, cache, history, max_tokens, emit, stop=None):
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("Feeds the whole history in every turn, although the cache holds the rows of the earlier tokens already. "
+          "Only the last token is new.")
+def feeds_everything(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            for old in list(history):
+                token = model.step(old, cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("The stop token is thrown away: it is not emitted and not in the history. It is settled like any other; "
+          "whether to show it is up to who reads.")
+def drops_the_stop(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            if token == stop:
+                cache.truncate(len(history) - 1)
+                break
+            history.append(token)
+            added += 1
+            emit(token)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+def prefilled(prompt):
+    """A cache that holds all of a prompt but its last token, and its history."""
+    cache = ListCache()
+    for token in prompt[:-1]:
+        cache.append(token)
+    return cache, list(prompt)
+
+
+def plain(prompt, n):
+    """What n undisturbed steps add to a prompt, written without a loop that could be copied."""
+    tokens, cache, model = list(prompt), prefilled(prompt)[0], ToyModel()
+    return [tokens.append(model.step(tokens[-1], cache)) or tokens[-1] for _ in range(n)]
+
+
+def expect_promise(t, cache, history, settled):
+    """The history holds what was settled, and the cache the rows of all of it but the last."""
+    t.equal(history, settled, "history")
+    t.equal(cache.len, len(history) - 1, f"cache.len (len(history) is {len(history)})")
+    t.equal(cache.rows[:cache.len], history[:-1], "the list of rows in the cache")
+
+
+@ex.check("the tokens are those of one step after the other, emitted in order")
+def decodes(decode, t):
+    for prompt in ([5], [1, 2], [3, 1, 4, 1, 5]):
+        for n in (1, 2, 0, 6):
+            cache, history = prefilled(prompt)
+            seen = []
+            t.case(f"history = {prompt}; the cache holds {len(prompt) - 1} rows")
+            count = t.call(decode, ToyModel(), cache, history, n, seen.append, changes=True,
+                           shown=f"decode(ToyModel(), cache, history, {n}, seen.append)")
+            want = plain(prompt, n)
+            t.equal(count, n, "the result")
+            t.equal(seen, want, "what was emitted")
+            expect_promise(t, cache, history, prompt + want)
+
+
+@ex.check("the loop ends after the stop token, which is settled and emitted")
+def stops(decode, t):
+    for prompt, at in (([5], 0), ([5], 1), ([1, 2], 3)):
+        want = plain(prompt, at + 1)
+        cache, history = prefilled(prompt)
+        seen = []
+        t.case(f"history = {prompt}; the cache holds {len(prompt) - 1} rows; token number {at + 1} is {want[-1]}")
+        count = t.call(decode, ToyModel(), cache, history, 8, seen.append, want[-1], changes=True,
+                       shown=f"decode(ToyModel(), cache, history, 8, seen.append, stop={want[-1]})")
+        t.equal(seen, want, "what was emitted")
+        t.equal(count, at + 1, "the result")
+        expect_promise(t, cache, history, prompt + want)
+
+
+@ex.check("an error in the middle of a step goes on to the caller, and the promise holds")
+def survives_the_model(decode, t):
+    for prompt, n, leaves in (([5], 0, 0), ([5], 0, 2), ([5], 0, 1), ([5], 2, 1), ([1, 2, 3], 0, 1), ([1, 2], 3, 2)):
+        cache, history = prefilled(prompt)
+        t.case(f"history = {prompt}; the cache holds {len(prompt) - 1} rows")
+        t.raises("OSError", decode, ToyModel(fails_at=n, leaves=leaves), cache, history, 8, len_of,
+                 shown=f"decode(ToyModel(fails_at={n}, leaves={leaves}), cache, history, 8, emit)")
+        expect_promise(t, cache, history, prompt + plain(prompt, n))
+        t.call(decode, ToyModel(), cache, history, 2, len_of, changes=True,
+               shown="decode(ToyModel(), cache, history, 2, emit)      # and on it goes")
+        expect_promise(t, cache, history, prompt + plain(prompt, n + 2))
+
+
+def len_of(token):
+    """An emit that does nothing."""
+
+
+@ex.check("an error in emit goes on to the caller; the token is settled, and the promise holds")
+def survives_emit(decode, t):
+    for fails_at in (0, 2):
+        seen = []
+
+        def emit(token, seen=seen, fails_at=fails_at):
+            seen.append(token)
+            if len(seen) - 1 == fails_at:
+                raise BrokenPipeError("nobody listens")
+
+        cache, history = prefilled([7, 8])
+        t.case("history = [7, 8]; the cache holds 1 row", f"emit raises BrokenPipeError at token number {fails_at + 1}")
+        t.raises("BrokenPipeError", decode, ToyModel(), cache, history, 8, emit,
+                 shown="decode(ToyModel(), cache, history, 8, emit)")
+        expect_promise(t, cache, history, [7, 8] + plain([7, 8], fails_at + 1))
+
+
+@ex.check("a promise that is broken at the start is InvalidDecodeState, and nothing is touched")
+def refuses(decode, t):
+    for rows, tokens in ((0, 0), (1, 1), (0, 2), (3, 2)):
+        cache, history = prefilled(list(range(rows + 1)))[0], list(range(tokens))
+        t.case(f"history = {history}; the cache holds {rows} rows")
+        model = ToyModel()
+        t.raises("InvalidDecodeState", decode, model, cache, history, 2, len_of,
+                 shown="decode(ToyModel(), cache, history, 2, emit)")
+        t.holds(model.steps == 0 and cache.len == rows and len(history) == tokens,
+                "model, cache or history were touched before the error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.find_the_fault",
+    title="Find the fault in three loops",
+    points=10,
+    level="hard",
+    section="05.3",
+    hints=[
+        "Run each loop with pencil and paper: after every line, how long is the history, how many rows has the cache? "
+        "Do it once for a quiet run, and once for an error in each place that can raise.",
+        "One loop is wrong even in a quiet run. The other two need a failure: one in the model, one in emit.",
+        "In loop_a look at the number in truncate. In loop_b ask when the token is settled. In loop_c count rows after "
+        "the last token.",
+    ],
+)
+
+FAULTS = given({
+    1: "forwards the last token too, so that the cache holds as many rows as the history has tokens",
+    2: "forwards a token a second time, although its row is in the cache",
+    3: "rewinds to one row too many",
+    4: "rewinds to one row too few",
+    5: "settles a token only after emit: an error in emit loses a token that somebody may have seen",
+    6: "hides the error from the caller",
+})
+
+
+@given
+def loop_a(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            history.append(token)
+            emit(token)
+    except BaseException:
+        cache.truncate(len(history))
+        raise
+
+
+@given
+def loop_b(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            emit(token)
+            history.append(token)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+
+
+@given
+def loop_c(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            history.append(token)
+            emit(token)
+        if max_tokens:
+            model.step(history[-1], cache)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+
+
+@ex.solution
+def find_the_fault():
+    """Name the fault of `loop_a`, `loop_b` and `loop_c`, and show it: you write the counterexamples.
+
+    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the history [5] with an empty cache:
+    how many tokens it is asked for, and what fails.  It shows the fault when a loop that keeps the contract of
+    `decode` would end in another state: history and rows, and every emitted token in the history.
+
+    Returns
+    -------
+    dict of str to (int, dict)
+        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario with the keys `max_tokens`,
+        `model_fails_at` and `emit_fails_at`.  The last two count from 0; None: it never fails.
+
+    Examples
+    --------
+    >>> sorted(find_the_fault())
+    ['a', 'b', 'c']
+    """
+    return {
+        "a": (3, {"max_tokens": 1, "model_fails_at": 0, "emit_fails_at": None}),
+        "b": (5, {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": 0}),
+        "c": (1, {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}),
+    }
+
+
+@ex.wrong("loop_a rewinds to len(history) rows. The last token has no row yet, so that is one row too many, not too few.")
+def too_few():
+    quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
+    return {"a": (4, {**quiet, "model_fails_at": 0}), "b": (5, {**quiet, "emit_fails_at": 0}), "c": (1, quiet)}
+
+
+@ex.wrong("A quiet run does not show what goes wrong in an error path: let something fail for loop_a and loop_b.")
+def only_quiet_runs():
+    quiet = {"max_tokens": 3, "model_fails_at": None, "emit_fails_at": None}
+    return {"a": (3, quiet), "b": (5, quiet), "c": (1, quiet)}
+
+
+@ex.wrong("loop_b does pass the error on (`raise`). Look at the order of emit and append.")
+def hides():
+    quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
+    return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (6, {**quiet, "emit_fails_at": 0}), "c": (1, quiet)}
+
+
+@ex.wrong("loop_c's last step forwards a token for the first time: its row is not in the cache yet. That is the trouble: "
+          "afterwards there are as many rows as tokens.")
+def twice():
+    quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
+    return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (5, {**quiet, "emit_fails_at": 0}), "c": (2, quiet)}
+
+
+def run_scenario(loop, scenario):
+    """The state that a loop ends in: history, rows of the cache, emitted tokens."""
+    cache, history, seen = ListCache(), [5], []
+
+    def emit(token):
+        seen.append(token)
+        if len(seen) - 1 == scenario["emit_fails_at"]:
+            raise BrokenPipeError("nobody listens")
+
+    try:
+        loop(ToyModel(scenario["model_fails_at"]), cache, history, scenario["max_tokens"], emit)
+    except (OSError, BrokenPipeError):
+        pass
+    return history, cache.rows[:cache.len], seen
+
+
+def answer_for(t, answers, name):
+    """The pair of one loop, or a message that says what it should look like."""
+    pair = answers.get(name) if isinstance(answers, dict) else None
+    good = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], dict)
+    t.holds(good, f'the answer for "{name}" is {pair!r}, expected (number, scenario)')
+    wanted = {"max_tokens", "model_fails_at", "emit_fails_at"}
+    t.holds(set(pair[1]) == wanted, f'the scenario for "{name}" has the keys {sorted(pair[1])}, expected {sorted(wanted)}')
+    t.holds(isinstance(pair[1]["max_tokens"], int) and 0 <= pair[1]["max_tokens"] <= 32,
+            f'max_tokens for "{name}" is {pair[1]["max_tokens"]!r}, expected 0 to 32')
+    return pair
+
+
+def check_loop(t, find_the_fault, name, loop, fault):
+    """The scenario must show that the loop is wrong, and the number must be that of its fault."""
+    t.case()
+    number, scenario = answer_for(t, t.call(find_the_fault), name)
+    t.story.append(f"loop_{name} in {scenario}")
+    history, rows, seen = run_scenario(loop, scenario)
+    settled = history[1:]
+    wrong = len(history) != len(rows) + 1 or rows != history[:-1] or settled != seen
+    t.holds(wrong, f"the scenario shows no fault: len(history) is {len(history)}, cache.len {len(rows)}, and all "
+                   f"emitted tokens ({len(seen)}) are in the history")
+    t.holds(number == fault, f"the scenario shows a fault of loop_{name}, but it is not number {number}: "
+                             f"len(history) is {len(history)}, cache.len {len(rows)}, emitted {len(seen)}")
+
+
+@ex.check("loop_a: a scenario that shows its fault, and the fault's number")
+def fault_a(find_the_fault, t):
+    check_loop(t, find_the_fault, "a", loop_a, 3)
+
+
+@ex.check("loop_b: a scenario that shows its fault, and the fault's number")
+def fault_b(find_the_fault, t):
+    check_loop(t, find_the_fault, "b", loop_b, 5)
+
+
+@ex.check("loop_c: a scenario that shows its fault, and the fault's number")
+def fault_c(find_the_fault, t):
+    check_loop(t, find_the_fault, "c", loop_c, 1)
