@@ -46,16 +46,6 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def physical_cores() -> int:
-    """Physical cores among the processors that this process may use; all of them where the system does not say."""
-    if not hasattr(os, "sched_getaffinity"):
-        count = _sysctl("hw.physicalcpu") if sys.platform == "darwin" else ""
-        return int(count) if count.isdigit() else usable_cpus()
-    cpus = os.sched_getaffinity(0)
-    siblings = {_read(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list") or str(c) for c in cpus}
-    return len(siblings)
-
-
 def caches() -> dict[str, str]:
     """Sizes of the first processor's caches, e.g. {"L1d": "32K", "L2": "1024K", "L3": "32768K"}; {} if unknown."""
     found = {}
@@ -85,12 +75,14 @@ def cpu_features() -> list[str]:
 
 def describe_machine() -> dict[str, object]:
     """The machine, as stored beside every result."""
+    from ..ops.native.cores import default_threads
+
     return {
         "cpu": cpu_model(),
         "architecture": platform.machine(),
         "features": cpu_features(),
         "usable_cpus": usable_cpus(),
-        "physical_cores": physical_cores(),
+        "cores": default_threads(),
         "caches": caches(),
         "memory_bytes": memory_bytes(),
         "os": f"{platform.system()} {platform.release()}",
@@ -100,7 +92,7 @@ def describe_machine() -> dict[str, object]:
 def slug(machine: dict[str, object]) -> str:
     """A short file name for a machine: its CPU and how many cores were there to use."""
     name = re.sub(r"[^a-z0-9]+", "-", str(machine["cpu"]).lower()).strip("-")
-    return f"{name}-{machine['physical_cores']}-cores"
+    return f"{name}-{machine['cores']}-cores"
 
 
 def _version(package: str) -> str | None:

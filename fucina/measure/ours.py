@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -57,17 +58,26 @@ class FucinaEngine:
     def describe(self) -> dict[str, Any]:
         """See `questions.Engine`."""
         from .. import __version__
+        from ..kernels.isa import choose
 
-        config = self.model.config
         return {
             "engine": "fucina",
             "version": __version__,
             "backend": self.model.backend,
             "kv": self.model.cache_dtype,
-            "instruction_set": _instruction_set(),
+            "instruction_set": choose().name if self.model.backend == "native" else None,
             "weight_bytes": self.model.weight_bytes,
-            "kv_bytes_per_position": sum(g.width for g in config.cache_geometry()) * (2 if self.model.cache_dtype == "f16" else 4),
+            "kv_reads": self._kv_reads(),
         }
+
+    def _kv_reads(self) -> list[list[int]]:
+        """[layers, bytes a position, window or 0] of each kind of layer."""
+        config, size = self.model.config, 2 if self.model.cache_dtype == "f16" else 4
+        is_local = getattr(config, "is_local", lambda layer: False)
+        kinds: Counter[tuple[int, int]] = Counter()
+        for i, g in enumerate(config.cache_geometry()):
+            kinds[g.width * size, config.window if is_local(i) else 0] += 1
+        return [[count, width, window] for (width, window), count in kinds.items()]
 
     def session(self, use: str, capacity: int, streams: int) -> FucinaSession:
         """See `questions.Engine`."""
@@ -87,8 +97,3 @@ class FucinaEngine:
     def close(self) -> None:
         """End the threads."""
         self.model.close()
-
-
-def _instruction_set() -> str | None:
-    """Name of the kernels' lowering on this CPU, if the kernels say."""
-    return None

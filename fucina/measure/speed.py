@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ..errors import InvalidOption
 from .bandwidth import Bandwidth
 from .duel import CAN_STOP, Neighbour, Side, Worker, workers
 
@@ -73,6 +75,16 @@ def choose_settings(worker: Worker, windowed: bool) -> dict[str, Any]:
     return tried
 
 
+def describe(running: dict[str, Worker]) -> dict[str, Any]:
+    """What each side is; peers get the sizes of the file that they share with a side of ours."""
+    out = {}
+    for label, worker in running.items():
+        path = Path(worker.side.path)
+        out[label] = {**worker.ask("describe"), "file": path.name, "file_bytes": path.stat().st_size}
+    sizes = {s["file"]: {k: s[k] for k in ("weight_bytes", "kv_reads")} for s in out.values() if "weight_bytes" in s}
+    return {label: {**sizes.get(s["file"], {}), **s} for label, s in out.items()}
+
+
 def run(
     sides: Sequence[Side],
     plan: Plan,
@@ -97,7 +109,7 @@ def run(
     {"settings", "sides", "bandwidth", "samples"}: samples[label][key][turn] is what the worker answered.
     """
     if plan.busy and not CAN_STOP:
-        raise NotImplementedError("a busy neighbour needs a system that can stop processes")
+        raise InvalidOption("a busy neighbour needs a system that can stop processes (SIGSTOP); this one cannot")
     bandwidth = Bandwidth(threads)
     samples: dict[str, dict[str, list[Any]]] = {s.label: {} for s in sides}
     read: list[float] = []
@@ -107,7 +119,7 @@ def run(
             if worker.side.kind == "llama.cpp":
                 say(f"trying settings of {label}")
                 tried[label] = choose_settings(worker, windowed)
-        described = {label: w.ask("describe") for label, w in running.items()}
+        described = describe(running)
         neighbour = Neighbour() if plan.busy else None
         if neighbour:
             stack.callback(neighbour.close)

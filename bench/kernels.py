@@ -1,0 +1,145 @@
+"""Speed of single kernels: GB/s of weights for few rows, multiply-adds a second for many.
+
+    python bench/kernels.py [--formats q4_1,q8_0] [--rows 1,4,8,128] [--isa avx2] [--threads 2] [--megabytes 96] [--json]
+    python bench/kernels.py --attention 3.64.64 --context 1024
+
+Each figure is the best of several rounds; formats and row counts take turns, so that a busy moment of the machine
+hits all of them.  `plain read` is the same memory summed up by NumPy, in the same threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+
+import numpy as np
+
+from fucina.gguf import quantize
+from fucina.kernels import call
+from fucina.kernels import record as R
+from fucina.kernels.attention import scratch_bytes
+from fucina.kernels.formats import FORMATS
+from fucina.kernels.pack import PackedWeight, aligned, pack
+
+
+def in_threads(threads: int, work) -> float:
+    """Seconds for work(0), … at the same time."""
+    gate = threading.Barrier(threads + 1)
+
+    def one(i: int) -> None:
+        gate.wait()
+        work(i)
+        gate.wait()
+
+    ts = [threading.Thread(target=one, args=(i,)) for i in range(threads)]
+    for t in ts:
+        t.start()
+    gate.wait()
+    start = time.perf_counter()
+    gate.wait()
+    seconds = time.perf_counter() - start
+    for t in ts:
+        t.join()
+    return seconds
+
+
+def matrix(fmt: str, cols: int, megabytes: float) -> PackedWeight:
+    """A packed matrix of about so many MB: a few random rows, repeated."""
+    f = FORMATS[fmt]
+    rows = max(64, int(megabytes * 2**20 / (cols // f.cols * f.packed / 8)) // 64 * 64)
+    few = quantize(np.random.default_rng(0).standard_normal((64, cols)).astype(np.float32), f.ggml_type)
+    p = pack(few, f.ggml_type, 64, cols)
+    data = aligned(p.nbytes * (rows // 64))
+    data.reshape(rows // 64, -1)[:] = p.data
+    return PackedWeight(data, data.ctypes.data, fmt, rows, cols)
+
+
+class Product:
+    """x Wᵀ with prepared activations, cut between threads."""
+
+    def __init__(self, w: PackedWeight, m: int, threads: int, isa: str | None) -> None:
+        f = FORMATS[w.format]
+        x = np.random.default_rng(1).standard_normal((m, w.cols)).astype(np.float32)
+        self.keep = [x] if f.activations == "f32" else list(call.quantise(x, f.activations, isa).values())
+        at = [a.ctypes.data for a in self.keep]
+        words = [at[0], 0, 0] if f.activations == "f32" else [at[0], at[1], at[2 if f.sums == "s" else 3]]
+        self.out = np.empty((m, w.rows), np.float32)
+        self.record, self.job = np.zeros(R.WORDS, np.int64), np.zeros(16, np.int64)
+        self.record[R.UNIT], self.job[R.M] = 32, m
+        self.record[R.P0 : R.P0 + 7] = [w.addr, w.cols, *words, self.out.ctypes.data, w.rows]
+        self.call = call.function(f"linear.{w.format}", isa)
+        self.units, self.threads, self.w, self.m = w.rows // 32, threads, w, m
+
+    def seconds(self) -> float:
+        cut = [self.units * i // self.threads for i in range(self.threads + 1)]
+
+        def work(i: int) -> None:
+            for u in range(cut[i], cut[i + 1], 64):
+                self.call(self.record.ctypes.data, self.job.ctypes.data, u, min(u + 64, cut[i + 1]), i)
+
+        return in_threads(self.threads, work)
+
+
+def attention(shape: str, context: int, rows: int, isa: str | None) -> dict:
+    """Seconds of one attention layer for the last `rows` positions of a context, one thread."""
+    group, k_dim, v_dim = (int(x) for x in shape.split("."))
+    kv_heads, rng = 3, np.random.default_rng(0)
+    cache = rng.standard_normal(context * kv_heads * (k_dim + v_dim)).astype(np.float16)
+    q = rng.standard_normal((rows, group * kv_heads * k_dim)).astype(np.float32)
+    out, positions = np.empty((rows, group * kv_heads * v_dim), np.float32), np.arange(context - rows, context)
+    table = call.row_table(positions=positions, caches=[cache.ctypes.data] * rows, strides=[context] * rows)
+    scratch = aligned(scratch_bytes(group, k_dim, v_dim))
+    job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size}
+    words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, 0, 0.1]
+    best = 1e9
+    for _ in range(9):
+        start = time.perf_counter()
+        call.invoke(f"attention.f16.{shape}", words, units=(0, rows * kv_heads), rows=rows, table=table, job=job, isa=isa)
+        best = min(best, time.perf_counter() - start)
+    macs = float((positions + 1).sum()) * group * kv_heads * (k_dim + v_dim)
+    return {"attention": shape, "context": context, "rows": rows, "ms": best * 1e3, "gmac_s": macs / best / 1e9}
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--formats", default="f32,f16,q8_0,q4_0,q4_1,q5_0,q4_k,q6_k")
+    p.add_argument("--rows", default="1,2,4,8,16,128")
+    p.add_argument("--cols", type=int, default=1536)
+    p.add_argument("--isa", default=None)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--megabytes", type=float, default=96)
+    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--attention", default=None, metavar="HEADS.K.V")
+    p.add_argument("--context", type=int, default=1024)
+    p.add_argument("--json", action="store_true")
+    a = p.parse_args()
+    if a.attention:
+        results = [attention(a.attention, a.context, m, a.isa) for m in (int(m) for m in a.rows.split(","))]
+    else:
+        plain = np.ones(int(a.megabytes * 2**20 / 4), np.float32)
+        part = np.array_split(plain, a.threads)
+        cases = {
+            (fmt, m): Product(w, m, a.threads, a.isa)
+            for fmt in a.formats.split(",")
+            for w in [matrix(fmt, a.cols, a.megabytes)]
+            for m in (int(m) for m in a.rows.split(","))
+        }
+        best, read = dict.fromkeys(cases, 1e9), 1e9
+        for _ in range(a.rounds):
+            read = min(read, in_threads(a.threads, lambda i: part[i].max()))
+            for key, case in cases.items():
+                best[key] = min(best[key], case.seconds())
+        results = [{"format": "plain read", "rows": 0, "gb_s": plain.nbytes / read / 1e9, "gmac_s": 0.0}]
+        for (fmt, m), s in best.items():
+            w = cases[fmt, m].w
+            results.append(
+                {"format": fmt, "rows": m, "gb_s": w.nbytes / s / 1e9, "gmac_s": m * w.rows * w.cols / s / 1e9}
+            )
+    for r in results:
+        print(json.dumps(r) if a.json else "  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in r.items()))
+
+
+if __name__ == "__main__":
+    main()
