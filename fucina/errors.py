@@ -36,6 +36,10 @@ class ModelNotFound(FucinaError, OSError):
     """A model name is unknown, or a known model is not installed and cannot be fetched."""
 
 
+class HashMismatch(FucinaError, ValueError):
+    """A file that was joined or fetched is not the one it should be: size or SHA-256 differ."""
+
+
 class UnsupportedTokenizerFormat(FucinaError, ValueError):
     """The tokenizer metadata of a GGUF is missing, contradictory or of a kind that is not implemented."""
 
