@@ -1,0 +1,114 @@
+"""Execute notebooks and store them, and check that what is stored is fit to show.
+
+`python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs;
+`--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr or stored an
+error, when it shows a path of the machine that built it, or when its prose states a time or rate with no command beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+
+_MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users|var/folders)/[\w.-]+|[A-Z]:\\Users\\\w+")
+_BARE_TIME = re.compile(r"\b\d[\d.,]*\s?(?:ms|µs|us|seconds|tok/s|tokens/s|tokens a second|GB/s)\b")
+
+
+def notebook_paths(names: list[str] | None = None) -> list[Path]:
+    """Notebooks in chapter order; `names` are file names or their beginnings ("05")."""
+    every = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    if not names:
+        return every
+    chosen = [p for p in every if any(p.name.startswith(Path(n).name) for n in names)]
+    if not chosen:
+        raise SystemExit(f"no notebook begins with {', '.join(names)}; there are: {', '.join(p.name for p in every) or 'none'}")
+    return chosen
+
+
+def execute(path: Path, timeout: int = 600) -> None:
+    """Run a notebook in a fresh kernel and store it with its outputs; raises at the first cell that fails."""
+    import os
+
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # time stamps would change every file on every build
+    temporary = path.with_suffix(".ipynb.new")
+    nbformat.write(notebook, temporary)
+    os.replace(temporary, path)
+
+
+def problems(notebook: Any) -> list[str]:
+    """What keeps a notebook (as read by nbformat or json) from being shown, one line each."""
+    found = []
+    for number, cell in enumerate(notebook["cells"]):
+        source = _text(cell["source"])
+        if cell["cell_type"] == "markdown":
+            prose = re.sub(r"`[^`]*`", "", source)
+            if (bare := _BARE_TIME.search(prose)) and "`" not in source and "their" not in source:
+                found.append(f"cell {number}: states '{bare.group()}' with no command beside it")
+            continue
+        if cell["cell_type"] != "code" or not source.strip():
+            continue
+        if cell.get("execution_count") is None:
+            found.append(f"cell {number}: not executed")
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                if "raises-exception" not in cell["metadata"].get("tags", []):
+                    found.append(f"cell {number}: stored an error, {output.get('ename')}")
+            elif output["output_type"] == "stream" and output.get("name") == "stderr":
+                found.append(f"cell {number}: wrote to stderr: {_text(output['text']).strip()[:80]}")
+            for text in _texts(output):
+                if path := _MACHINE_PATH.search(text):
+                    found.append(f"cell {number}: shows a path of one machine, {path.group()}")
+    return found
+
+
+def _text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def _texts(output: Any) -> list[str]:
+    texts = [_text(output["text"])] if "text" in output else []
+    for kind, data in output.get("data", {}).items():
+        if kind.startswith("text/") or kind == "image/svg+xml":
+            texts.append(_text(data))
+    return texts
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build or check; 0 if every notebook is fit to show."""
+    parser = argparse.ArgumentParser(prog="python3 -m course build", description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", help="notebooks, by the beginning of their name (default: all)")
+    parser.add_argument("--check", action="store_true", help="only look, execute nothing")
+    options = parser.parse_args(argv)
+    import nbformat
+
+    failed = 0
+    for path in notebook_paths(options.names):
+        if not options.check:
+            print(f"executing {path.name}", flush=True)
+            execute(path)
+        bad = problems(nbformat.read(path, as_version=4))
+        failed += bool(bad)
+        print("\n".join(f"{path.name}, {line}" for line in bad) if bad else f"{path.name}: fit to show")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

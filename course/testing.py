@@ -1,0 +1,56 @@
+"""`python3 -m course test`: every test of the project in one run of pytest, notebooks included."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from course.console import say
+from course.environment import ROOT, VENV
+
+NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest with these extra arguments; returns its exit code, which is 0 only if all tests passed."""
+    command = pytest_command(arguments)
+    say("Tests: " + " ".join(command[3:]))
+    with subprocess.Popen(command, cwd=ROOT, env=environment_for_tests()) as child:
+        while True:
+            try:
+                code = child.wait()
+                break
+            except KeyboardInterrupt:  # pytest had it too, and is writing its summary
+                continue
+    return code if code >= 0 else 128 - code
+
+
+def pytest_command(arguments: list[str], root: Path = ROOT) -> list[str]:
+    """The command line of pytest: all tests and notebooks, unless the arguments name files of their own."""
+    command = [sys.executable, "-m", "pytest", f"--rootdir={root}", "-o", f"cache_dir={VENV / 'cache' / 'pytest'}"]
+    command += NBVAL
+    sanitize = root / "tests" / "nbval_sanitize.cfg"
+    if sanitize.exists():
+        command += ["--nbval-sanitize-with", str(sanitize)]
+    if not any(names_a_file(argument, root) for argument in arguments):
+        command += ["tests"]
+        command += [f"notebooks/{path.name}" for path in sorted((root / "notebooks").glob("*.ipynb"))]
+    return command + arguments
+
+
+def names_a_file(argument: str, root: Path = ROOT) -> bool:
+    """Whether an argument is a test file, a folder or a test's id, and not an option."""
+    return not argument.startswith("-") and (root / argument.partition("::")[0]).exists()
+
+
+def environment_for_tests() -> dict[str, str]:
+    """Environment variables for the tests: what they write for themselves goes into the environment's folder."""
+    cache = VENV / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    variables = dict(os.environ)
+    variables["HYPOTHESIS_STORAGE_DIRECTORY"] = str(cache / "hypothesis")
+    variables["IPYTHONDIR"] = str(cache / "ipython")
+    variables["MPLCONFIGDIR"] = str(cache / "matplotlib")
+    return variables
