@@ -167,7 +167,12 @@ class Progress:
         if self.path.exists():
             kept = self.path.parent / "backups" / f"progress.{time.strftime('%Y%m%d-%H%M%S')}.json"
             write_text(kept, self.path.read_text(encoding="utf-8"))
-        self.change(lambda entries: [entries.pop(name, None) for name in names] and None)
+
+        def drop(entries: dict[str, dict[str, Any]]) -> None:
+            for name in names:
+                entries.pop(name, None)
+
+        self.change(drop)
         return kept
 
 

@@ -96,6 +96,11 @@ class ChapterSource:
         return self.path.name
 
     @property
+    def title(self) -> str:
+        """The first line of the docstring, without the chapter's number."""
+        return re.sub(r"^Chapter \d\d - ", "", self.doc.strip().splitlines()[0].rstrip("."))
+
+    @property
     def digest(self) -> str:
         """Content hash of the source."""
         return digest(self.text)

@@ -1,0 +1,73 @@
+"""Hints and solutions: what is shown when, the same for every face."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course.catalogue import Course
+from course.files import ExerciseFiles, FilesError
+from course.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The hints to show: (number, text) pairs, how many there are, and whether the learner may be told more."""
+
+    name: str
+    shown: list[tuple[int, str]]
+    total: int
+
+    @property
+    def more(self) -> int:
+        """How many are still unread."""
+        return self.total - max((number for number, _ in self.shown), default=0)
+
+
+def take_hint(course: Course, name: str, number: int | None = None, everything: bool = False) -> Hints:
+    """The next unread hint of an exercise, a given one, or all of them; what was shown is remembered.
+
+    Raises
+    ------
+    ValueError
+        When `number` is not between 1 and the number of hints.
+    """
+    _, exercise = course.exercise(name)
+    total = len(exercise.hints)
+    if number is not None and not 1 <= number <= total:
+        raise ValueError(f"{exercise.name} has hints 1 to {total}, there is no hint {number}")
+    progress = Progress(course)
+    read = progress.entry(exercise.name).get("hints", 0)
+    if everything:
+        numbers = list(range(1, total + 1))
+    else:
+        numbers = [number if number is not None else min(read + 1, total)]
+    try:
+        progress.note(exercise.name, hints=max(read, *numbers))
+    except FilesError:
+        pass  # a read-only folder: hints are shown all the same
+    return Hints(exercise.name, [(i, exercise.hints[i - 1]) for i in numbers], total)
+
+
+def passed(course: Course, name: str) -> bool:
+    """Whether the exercise has been passed once."""
+    return bool(Progress(course).entry(course.exercise(name)[1].name).get("passed_at"))
+
+
+def solution_text(course: Course, name: str) -> str:
+    """The solution of an exercise as source text: what the learner writes, and nothing that was given."""
+    _, exercise = course.exercise(name)
+    try:
+        Progress(course).note(exercise.name, solution_seen=True)
+    except FilesError:
+        pass
+    return "\n\n\n".join(definition.text for definition in exercise.written)
+
+
+def reset(course: Course, names: list[str]) -> list[tuple[str, str]]:
+    """Bring starters back; (exercise, where the old file is kept) for each."""
+    files = ExerciseFiles(course)
+    done = []
+    for chapter, exercise in course.find(names):
+        kept = files.reset(chapter, exercise)
+        done.append((exercise.name, str(kept) if kept else ""))
+    return done

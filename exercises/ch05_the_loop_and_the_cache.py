@@ -1,0 +1,299 @@
+"""Chapter 05 - The loop, the invariant, the rewindable cache.
+
+Every trick of part II is a change of one loop, and all of them stand on two small things that you build here: a cache
+that can forget its last rows, and a loop that keeps one promise, whatever goes wrong:
+
+    len(history) == cache.len + 1
+
+The history holds every token that is settled; the cache holds one row for each of them but the last, which goes in
+with the next step.
+
+Write your code below each docstring, in place of the line that says `your code here`.  Check it with
+`python3 -m course check ch05`, or in the notebook with a cell that begins with `%%exercise ch05.truncate`.
+"""
+
+import numpy as np
+
+
+class InvalidDecodeState(ValueError):
+    """History and cache do not belong together: len(history) != cache.len + 1."""
+
+
+class KvCacheOverflow(ValueError):
+    """Rows would be written past a cache's capacity."""
+
+
+class KvCacheShapeMismatch(ValueError):
+    """K/V rows do not have the shape that the cache was made for."""
+
+
+class ToyCache:
+    """A KV cache reduced to what the loop sees: a list of rows, of which the first `len` count.
+
+    Real caches reserve all their rows at the start, so rows behind `len` exist as well: whatever they hold is ignored,
+    and overwritten when the cache grows again.
+    """
+
+    def __init__(self, capacity):
+        self.rows = [None] * capacity
+        self.len = 0
+
+    def append(self, row):
+        """Write one row behind the last and count it."""
+        if self.len == len(self.rows):
+            raise KvCacheOverflow(f"the cache holds {self.len} rows already")
+        self.rows[self.len] = row
+        self.len += 1
+
+
+class ListCache:
+    """A cache that is nothing but a Python list: `len` is a property, and it rewinds by deleting."""
+
+    def __init__(self):
+        self.rows = []
+
+    @property
+    def len(self):
+        """How many rows there are."""
+        return len(self.rows)
+
+    def append(self, row):
+        """One row more."""
+        self.rows.append(row)
+
+    def truncate(self, keep):
+        """Keep the first `keep` rows."""
+        del self.rows[keep:]
+
+
+class ToyModel:
+    """A pretend model: the next token depends on every row in the cache, as in a real one.
+
+    `step(token, cache)` writes the row of `token` into the cache and returns the next token.  `fails_at=n` lets the
+    n-th step (from 0) raise an OSError in the middle: `leaves` rows are in the cache then, and they stay there.
+    """
+
+    def __init__(self, fails_at=None, leaves=1):
+        self.fails_at = fails_at
+        self.leaves = leaves
+        self.steps = 0
+
+    def step(self, token, cache):
+        """One row in, the next token out."""
+        self.steps += 1
+        if self.steps - 1 == self.fails_at:
+            for _ in range(self.leaves):
+                cache.append(token)
+            raise OSError("the machine coughed in the middle of a step")
+        cache.append(token)
+        seen = 0
+        for row in cache.rows[:cache.len]:
+            seen = (31 * seen + row + 7) % 1009
+        return seen % 97
+
+
+# %% ch05.truncate - Rewind a cache (5 points, easy, section 05.2)
+
+def truncate(cache, keep):
+    """Forget all rows of a cache but the first `keep`.
+
+    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs the same for one row and for
+    a million.
+
+    Parameters
+    ----------
+    cache : ToyCache
+        Changed in place.
+    keep : int
+        How many rows to keep.  At or above `cache.len`: nothing changes.
+
+    Raises
+    ------
+    ValueError
+        When keep is negative; the cache is unchanged.
+
+    Examples
+    --------
+    >>> cache = ToyCache(capacity=8)
+    >>> for token in [11, 12, 13, 14]:
+    ...     cache.append(token)
+    >>> truncate(cache, 1)
+    >>> cache.len
+    1
+    """
+    raise NotImplementedError("ch05.truncate: your code here")
+
+
+# %% ch05.row_cache - A cache of half-precision rows (15 points, medium, section 05.4)
+
+class RowCache:
+    """K and V rows of several layers, kept in half precision (float16).
+
+    One step of a model appends m rows to every layer, then advances once: the rows of all layers stand at the same
+    positions.  What `read` returns has been rounded to float16, rows of the step itself included, so that a row is the
+    same whether it was just written or read back later.
+
+    Parameters
+    ----------
+    layers, capacity, dim : int
+        Number of layers, of positions, and of values a row.
+
+    Attributes
+    ----------
+    k, v : float16 arrays [layers, capacity, dim]
+    len : int
+        Positions that count.
+
+    Examples
+    --------
+    >>> cache = RowCache(layers=1, capacity=4, dim=2)
+    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
+    >>> cache.len
+    0
+    >>> cache.advance(3)
+    >>> cache.truncate(1)
+    >>> cache.read(0)[0].tolist()
+    [[1.0, 1.0]]
+    """
+
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float16)
+        self.v = np.zeros((layers, capacity, dim), np.float16)
+        self.len = 0
+
+    def append(self, layer, k, v):
+        """Write the rows k and v (float32 [m, dim] each) of one layer at positions len ... len + m - 1.
+
+        Does not move `len`.  Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
+        KvCacheOverflow when len + m is above the capacity; then nothing has been written.
+        """
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def advance(self, m):
+        """Count m more positions, once all layers are written.  Raises KvCacheOverflow above the capacity."""
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def truncate(self, keep):
+        """Keep the first `keep` positions; at or above `len` nothing changes.  Raises ValueError when negative."""
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def read(self, layer):
+        """The pair (k, v) of one layer: float32 [len, dim] each, with the values that the cache holds."""
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+
+# %% ch05.decode_loop - A loop that keeps its promise (15 points, medium, section 05.3)
+
+def decode(model, cache, history, max_tokens, emit, stop=None):
+    """Decode up to `max_tokens` tokens and keep len(history) == cache.len + 1, on every way out.
+
+    One turn: the last token of the history goes into the model (its row into the cache), the token that comes back is
+    appended to the history and is settled from then on, then it is handed to `emit`.
+
+    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the history stay there; the cache
+    is rewound to the rows of all of them but the last.
+
+    Parameters
+    ----------
+    model : object with `step(token, cache) -> token`
+        `step` writes one row into the cache.  When it raises, it may have written none, one or several.
+    cache : object with `len` and `truncate(keep)`
+    history : list of int
+        Settled tokens, prompt included; grows in place.
+    max_tokens : int
+        At most this many new tokens; 0 is allowed.
+    emit : callable
+        Called with each new token, in order.
+    stop : int, optional
+        The loop ends after this token, which is settled and emitted like any other.
+
+    Returns
+    -------
+    int
+        How many tokens were added.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when the promise does not hold; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history = ListCache(), [5]
+    >>> decode(ToyModel(), cache, history, 3, emit=print)
+    3
+    >>> len(history), cache.len
+    (4, 3)
+    """
+    raise NotImplementedError("ch05.decode_loop: your code here")
+
+
+# %% ch05.find_the_fault - Find the fault in three loops (10 points, hard, section 05.3)
+
+FAULTS = {
+    1: "forwards the last token too, so that the cache holds as many rows as the history has tokens",
+    2: "forwards a token a second time, although its row is in the cache",
+    3: "rewinds to one row too many",
+    4: "rewinds to one row too few",
+    5: "settles a token only after emit: an error in emit loses a token that somebody may have seen",
+    6: "hides the error from the caller",
+}
+
+
+def loop_a(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            history.append(token)
+            emit(token)
+    except BaseException:
+        cache.truncate(len(history))
+        raise
+
+
+def loop_b(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            emit(token)
+            history.append(token)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+
+
+def loop_c(model, cache, history, max_tokens, emit):
+    """A decode loop with one fault."""
+    try:
+        for _ in range(max_tokens):
+            token = model.step(history[-1], cache)
+            history.append(token)
+            emit(token)
+        if max_tokens:
+            model.step(history[-1], cache)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+
+
+def find_the_fault():
+    """Name the fault of `loop_a`, `loop_b` and `loop_c`, and show it: you write the counterexamples.
+
+    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the history [5] with an empty cache:
+    how many tokens it is asked for, and what fails.  It shows the fault when a loop that keeps the contract of
+    `decode` would end in another state: history and rows, and every emitted token in the history.
+
+    Returns
+    -------
+    dict of str to (int, dict)
+        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario with the keys `max_tokens`,
+        `model_fails_at` and `emit_fails_at`.  The last two count from 0; None: it never fails.
+
+    Examples
+    --------
+    >>> sorted(find_the_fault())
+    ['a', 'b', 'c']
+    """
+    raise NotImplementedError("ch05.find_the_fault: your code here")
