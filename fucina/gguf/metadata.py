@@ -34,14 +34,16 @@ class StringArray(Sequence[bytes]):
 
     def to_list(self) -> list[bytes]:
         """The strings (the same list each time: do not change it)."""
+        raw = self._raw  # read before _items: another thread sets _items first and clears _raw after
         items = self._items
         if items is None:
-            raw, at, unpack, items = self._raw, 0, struct.Struct("<Q").unpack_from, []
+            at, unpack, items = 0, struct.Struct("<Q").unpack_from, []
             for _ in range(self._count):
                 stop = at + 8 + unpack(raw, at)[0]
                 items.append(raw[at + 8 : stop])
                 at = stop
-            self._items, self._raw = items, b""
+            self._items = items
+            self._raw = b""
         return items
 
     def __len__(self) -> int:
