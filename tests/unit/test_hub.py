@@ -161,7 +161,7 @@ def server(monkeypatch):
 
     monkeypatch.setattr(download, "SCHEMES", ("https", "http"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{running.server_port}/resolve"
         monkeypatch.setattr(Entry, "url", property(lambda self: address))

@@ -1,0 +1,42 @@
+"""A tiny model with control tokens and a chat template, made from the tiny llama fixture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fucina.gguf import GgmlType, GgufFile, write_gguf
+
+from .models import TINY
+
+MARKERS = ("<|im_start|>", "<|im_end|>")
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def write_chat_model(path: Path, template: str | None = CHATML) -> Path:
+    """Write the tiny llama with two control tokens more (ids 256 and 257, `<|im_end|>` the end of a turn)."""
+    source = GgufFile(TINY / "llama.gguf")
+    metadata = {key: source.metadata.entry(key) for key in source.metadata}
+    vocab = list(source.metadata.strings("tokenizer.ggml.tokens"))
+    metadata["tokenizer.ggml.tokens"] = [*vocab, *(marker.encode() for marker in MARKERS)]
+    metadata["tokenizer.ggml.token_type"] = np.array([1] * len(vocab) + [3] * len(MARKERS), np.int32)
+    metadata["tokenizer.ggml.eos_token_id"] = np.uint32(len(vocab) + 1)
+    metadata["llama.vocab_size"] = np.uint32(len(vocab) + len(MARKERS))
+    if template is not None:
+        metadata["tokenizer.chat_template"] = template
+    generator = np.random.default_rng(0)
+    tensors = {}
+    for name, info in source.tensors.items():
+        values = info.data.view(np.float32).reshape(info.shape)
+        if info.shape[0] == len(vocab):
+            more = generator.normal(size=(len(MARKERS), *info.shape[1:])).astype(np.float32) * values.std()
+            values = np.concatenate([values, more])
+        tensors[name] = (values, GgmlType.F32)
+    write_gguf(path, metadata, tensors)
+    source.close()
+    return path
