@@ -18,7 +18,7 @@ from course.console import SetupError, Ticker, say
 from course.environment import ROOT, VENV, child_environment, venv_python
 
 UV = "uv>=0.8,<1"
-_SHOWN = ("Resolved", "Downloading", "Downloaded", "Building", "Built", "Prepared", "Installed")
+_SHOWN = ("Resolved", "Downloading", "Prepared", "Installed")
 
 # What a failed step printed, and what it means.  The first kind that matches is the one that is told.
 _CAUSES: tuple[tuple[str, str], ...] = (
