@@ -7,15 +7,18 @@ the text still decodes, but the model sees spellings that it never saw in traini
 
 All rules here cut without loss: the words, put together, are the text.  Each is written as one regular expression whose
 alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark
-(reference 13.5.1, FACTS 6.2; the rules are those of llama.cpp, which tests compare with).
+(reference 13.5.1, FACTS 6.2; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is
+asked of the `regex` module: characters that Unicode 16 or later added are letters there and not yet in llama.cpp b11739.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-import regex
+if TYPE_CHECKING:
+    import regex
 
 # White space as Unicode defines it.  Python's own \s also takes U+001C to U+001F, which are not.
 _S = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -76,16 +79,30 @@ class PreTokenizer:
 
 @cache
 def _compiled(pattern: str) -> regex.Pattern[str]:
+    import regex  # here, since a tokenizer that never cuts words (SentencePiece) need not wait for it
+
     return regex.compile(pattern)
 
 
-PRE_TOKENIZERS: dict[str, PreTokenizer] = {
-    "chatglm-bpe": PreTokenizer(_LLAMA3),
-    "glm4": PreTokenizer(_LLAMA3),
+_RULES = {
+    "smollm": PreTokenizer(_SMOLLM),
     "gpt-2": PreTokenizer(_GPT2),
     "llama-bpe": PreTokenizer(_LLAMA3, ignore_merges=True, add_bos=True),
     "qwen2": PreTokenizer(_QWEN2),
     "qwen35": PreTokenizer(_QWEN35),
-    "smollm": PreTokenizer(_SMOLLM),
+    "chatglm-bpe": PreTokenizer(_LLAMA3),
+    "glm4": PreTokenizer(_LLAMA3, ignore_merges=True),
+}
+
+# Names under which files ask for the same rules.  Each pair was compared with llama.cpp on thousands of texts.
+_SAME_AS = {
+    "smollm": "codeshell command-r exaone minerva-7b refact starcoder",
+    "gpt-2": "a.x-4.0 exaone4 gigachat granite-docling mellum mpt olmo phi-2 trillion",
+    "llama-bpe": "falcon-h1 falcon3 jina-v5-nano lfm2 llama-v3 llama3 midm-2.0 pixtral",
+    "qwen2": "bailingmoe bailingmoe2 deepseek-r1-qwen grok-2 hunyuan megrez solar-open stablelm2",
+}
+
+PRE_TOKENIZERS: dict[str, PreTokenizer] = _RULES | {
+    name: _RULES[rules] for rules, names in _SAME_AS.items() for name in names.split()
 }
 DEFAULT_PRE = "qwen2"  # for a name that is not in the table, with a warning

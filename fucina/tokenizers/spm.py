@@ -16,7 +16,7 @@ from array import array
 import numpy as np
 
 from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling
+from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling, spellings
 from fucina.tokenizers.bpe import CACHED_WORDS
 from fucina.tokenizers.merging import merge
 
@@ -63,7 +63,8 @@ class SentencePieceTokenizer(Tokenizer):
         # Control tokens are not reachable by merging, so that markers in ordinary text stay text; nor are byte tokens,
         # so that the text "<0x0A>" does not become a line feed.
         hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
-        self._ids = {spelling(raw): i for raw, i in vocabulary.index(hidden, first_wins=False).items()}
+        by_raw = vocabulary.index(hidden, first_wins=False)
+        self._ids = dict(zip(spellings(list(by_raw)), by_raw.values(), strict=True))
         self._costs = array("f", (-scores.astype(np.float32)).tobytes())
         self._byte_ids = _byte_tokens(vocabulary)
         self._cut: re.Pattern[str] | None = None
