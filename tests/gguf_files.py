@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fucina.gguf import write_gguf
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
@@ -79,10 +81,10 @@ def sample(version: int = 3) -> bytes:
     return build(kvs, tensors, data, version=version, alignment=64)
 
 
-def write_split(folder: Path, stem: str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], parts: int) -> list[Path]:
+def write_split(
+    folder: Path, stem: str, metadata: Mapping[str, Any], tensors: Mapping[str, Any], parts: int
+) -> list[Path]:
     """A model split over several files, the tensors dealt out in order; all metadata goes to the first part."""
-    import numpy as np
-
     names = list(tensors)
     paths = []
     for i in range(parts):

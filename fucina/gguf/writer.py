@@ -21,7 +21,17 @@ from fucina.gguf.mapping import shown
 from fucina.gguf.metadata import Entry, StringArray
 from fucina.gguf.parse import DEFAULT_ALIGNMENT, MAX_DIMS
 from fucina.gguf.quants import quantize
-from fucina.gguf.types import SUPPORTED, VALUE_DTYPES, GgmlType, ValueType, block_shape, ggml_type, plain_dtype, row_bytes
+from fucina.gguf.reader import TensorInfo
+from fucina.gguf.types import (
+    SUPPORTED,
+    VALUE_DTYPES,
+    GgmlType,
+    ValueType,
+    block_shape,
+    ggml_type,
+    plain_dtype,
+    row_bytes,
+)
 
 _DTYPE_VALUES = {dtype: kind for kind, dtype in VALUE_DTYPES.items()}
 
@@ -171,6 +181,12 @@ class _Tensor:
     array: np.ndarray
 
 
+def _array_and_format(value: Any) -> tuple[np.ndarray, GgmlType | int | str]:
+    if isinstance(value, TensorInfo):
+        return value.data.reshape(*value.shape[:-1], value.row_bytes), value.ggml_type
+    return value
+
+
 def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
     if not isinstance(name, str) or not name:
         raise GgufError(f"tensor name {name!r}: expected a string that is not empty")
@@ -208,7 +224,7 @@ def _write_tensor(out: BinaryIO, tensor: _Tensor, chunk: int = 1 << 22) -> None:
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Any],
-    tensors: Mapping[str, tuple[np.ndarray, GgmlType | int | str]],
+    tensors: Mapping[str, TensorInfo | tuple[np.ndarray, GgmlType | int | str]],
 ) -> None:
     """Write a GGUF file.
 
@@ -220,7 +236,9 @@ def write_gguf(
         Keys and values; see `encode_metadata` for the types.  `general.alignment` is obeyed.
     tensors
         Name -> (array, format).  A uint8 array holds the bytes of the format, [..., row_bytes]; a float array is
-        quantised to the format, [..., cols]; integers are written as the plain format of their dtype.
+        quantised to the format, [..., cols]; integers are written as the plain format of their dtype.  The array's axes
+        are the tensor's: [n] is a vector, [1, n] a matrix of one row.  A `TensorInfo` of an open file is copied as it
+        is.
 
     Raises
     ------
@@ -237,7 +255,7 @@ def write_gguf(
         alignment = entry.value
         if entry.type != ValueType.U32 or alignment < 8 or alignment & (alignment - 1):
             raise GgufError(f"general.alignment is {entry.describe()}; expected a u32, a power of two, at least 8")
-    todo = [_tensor(name, array, format) for name, (array, format) in tensors.items()]
+    todo = [_tensor(name, *_array_and_format(value)) for name, value in tensors.items()]
     header = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(todo), len(encoded.entries)) + encoded.data)
     offset = 0
     for t in todo:
