@@ -226,7 +226,7 @@ def rewritten(tmp_path, metadata=None, drop=(), add=None):
     """A copy of the tiny llama with other metadata or tensors."""
     file = GgufFile(LLAMA)
     meta = dict(file.metadata) | (metadata or {})
-    tensors = {n: (t.rows(), t.ggml_type) for n, t in file.tensors.items() if n not in drop} | (add or {})
+    tensors = {n: t for n, t in file.tensors.items() if n not in drop} | (add or {})
     path = tmp_path / "changed.gguf"
     write_gguf(path, {k: v for k, v in meta.items() if v is not None}, tensors)
     return path
