@@ -130,7 +130,7 @@ class _Parser:
         if fields["level"] not in LEVELS:
             raise self.fail(call, f"{name}: level {fields['level']!r}, expected one of {LEVELS}")
         fields["hints"] = tuple(inspect.cleandoc(hint) for hint in fields["hints"])
-        return {"name": name, "cpu_seconds": 5.0, "memory_mb": 1024, **fields}
+        return {"name": name, "cpu_seconds": 3.0, "memory_mb": 512, **fields}
 
     def definition(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         for decorator in node.decorator_list:

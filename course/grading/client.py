@@ -34,6 +34,7 @@ class WorkerClient:
         self._process: subprocess.Popen | None = None
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._lock = threading.Lock()
+        self._ready = False
         self.starts = 0
         atexit.register(self.close)
 
@@ -52,6 +53,7 @@ class WorkerClient:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **flags)
         self._lines = queue.Queue()
         self._errors: list[bytes] = []
+        self._ready = False
         self.starts += 1
         for pipe, into in ((self._process.stdout, self._read), (self._process.stderr, self._read_errors)):
             threading.Thread(target=into, args=(pipe, self._lines), daemon=True).start()
@@ -89,11 +91,11 @@ class WorkerClient:
 
     def _ask(self, request: dict[str, Any], exercise: ExerciseSource, limit: float, memory_mb: int) -> Grade:
         for attempt in (1, 2):
-            fresh = self._process is None or self._process.poll() is not None
             self.start()
             try:
-                if fresh and self._next(time.monotonic() + START).get("kind") != "ready":
+                if not self._ready and self._next(time.monotonic() + START).get("kind") != "ready":
                     raise GradingFault(self._fault("the grading process did not start"))
+                self._ready = True
                 self._process.stdin.write((json.dumps(request) + "\n").encode("ascii"))
                 self._process.stdin.flush()
                 break

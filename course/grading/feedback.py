@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -137,5 +138,7 @@ def _relative(line: str, root: Path) -> str:
 def _wrapped(text: str, later: str = "  ", width: int = 112) -> list[str]:
     """Break long prose at spaces; code in a message is never cut inside a word."""
     indent = text[:len(text) - len(text.lstrip())]
-    return textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=later,
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text.strip())  # code stays on one line
+    rows = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=later,
                          break_long_words=False, break_on_hyphens=False)
+    return [row.replace("\0", " ") for row in rows]

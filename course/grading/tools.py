@@ -64,8 +64,8 @@ class Tools:
         """Begin a case: `lines` is the code that leads up to it, as a learner would type it."""
         self.story = list(lines)
 
-    def call(self, function: Callable[..., Any], *args: Any, shown: str = "", changes: bool = False) -> Any:
-        """Call the learner's code; `shown` is how the call reads in the counterexample.
+    def call(self, function: Callable[..., Any], *args: Any, shown: str | None = "", changes: bool = False) -> Any:
+        """Call the learner's code; `shown` is how the call reads in the counterexample (None: it does not show).
 
         Lists, dicts and arrays among the arguments must come back as they went in, unless `changes` allows it.
 
@@ -77,7 +77,8 @@ class Tools:
             The code raised.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        self.story.append(shown or f"{name}({', '.join(show(a) for a in args)})")
+        if shown is not None:
+            self.story.append(shown or f"{name}({', '.join(show(a) for a in args)})")
         before = [] if changes else [copy.deepcopy(a) for a in args]
         with self._watch():
             self.last = function(*args)
@@ -86,7 +87,7 @@ class Tools:
                 raise Failed(f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}")
         return self.last
 
-    def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str = "") -> BaseException:
+    def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str | None = "") -> BaseException:
         """The learner's code must raise the exception class called `error`, or one derived from it."""
         try:
             got = self.call(function, *args, shown=shown, changes=True)

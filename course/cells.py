@@ -1,0 +1,99 @@
+"""What a `%%exercise` cell does to the learner's file, decided without any notebook in sight.
+
+Cell and file are two views of one text.  The cell is saved where nothing can be lost by it; where the file was changed
+elsewhere since the cell was last saved, the file is left alone and the learner is told both ways out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from course.catalogue import Course
+from course.files import ExerciseFiles
+from course.grading.learner import MARKER
+from course.progress import Progress, part_hash
+from course.source import ExerciseSource, normalise
+
+SAVED, SAME, KEPT, CONFLICT, UNREADABLE = "saved", "same", "kept", "conflict", "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What happened to a cell's text, and the note for the learner (empty where there is nothing to say)."""
+
+    action: str
+    note: str
+
+
+def same_code(a: str, b: str) -> bool:
+    """Whether two texts are the same program, comments and layout aside."""
+    try:
+        return ast.dump(ast.parse(a)) == ast.dump(ast.parse(b))
+    except SyntaxError:
+        return normalise(a) == normalise(b)
+
+
+def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Saved:
+    """Bring the text of a cell into the learner's file, where that cannot lose anything.
+
+    Parameters
+    ----------
+    course : Course
+    name : str
+        The exercise.
+    cell : str
+        The cell's text without its first line (the magic).
+    force : bool
+        Save although the file was changed elsewhere; the file is kept aside first.
+    """
+    chapter, exercise = course.exercise(name)
+    files, progress = ExerciseFiles(course), Progress(course)
+    text = "\n".join(line for line in cell.splitlines() if not MARKER.match(line)).strip("\n")
+    file_name = f"exercises/{chapter.file_name}"
+    if not text.strip():
+        return Saved(SAME, f"The cell is empty; this grades {file_name}.")
+    if note := _unreadable(text):
+        return Saved(UNREADABLE, f"{note} Nothing was saved.")
+    part = files.part(chapter, exercise)
+    if part is not None and normalise(part) == normalise(text):
+        return Saved(SAME, "")
+    untouched = part is None or same_code(part, exercise.starter)
+    if same_code(text, exercise.starter) and not force:
+        if untouched:
+            return Saved(SAME, "")
+        return Saved(KEPT, f"The cell holds the untouched starter, {file_name} holds your work: the file was graded. "
+                           f"`%load_exercise {exercise.name}` brings it into a cell.")
+    if untouched or force or progress.entry(exercise.name).get("cell") == part_hash(part):
+        if force and not untouched:
+            files.backup(chapter)
+        files.save(chapter, exercise, text)
+        progress.note(exercise.name, cell=part_hash(text))
+        return Saved(SAVED, f"Saved in {file_name}.")
+    return Saved(CONFLICT, f"Not saved: {file_name} was changed elsewhere since this cell was saved. The file was "
+                           f"graded. `%%exercise {exercise.name} --save` overwrites it (it is kept aside), "
+                           f"`%load_exercise {exercise.name}` brings the file's text into a cell.")
+
+
+def _unreadable(text: str) -> str:
+    try:
+        ast.parse(text)
+        return ""
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno} of the cell's code" if getattr(error, "lineno", None) else ""
+        magic = re.search(r"^\s*[!%]", text, re.MULTILINE)
+        hint = " (an exercise cell holds plain Python: no % or ! commands)" if magic else ""
+        return f"Python cannot read this cell: {getattr(error, 'msg', error)}{line}{hint}."
+
+
+def cell_text(course: Course, name: str) -> str:
+    """The text for a fresh cell: the magic, and what the learner's file holds now (else the starter)."""
+    chapter, exercise = course.exercise(name)
+    part = ExerciseFiles(course).part(chapter, exercise)
+    return f"%%exercise {exercise.name}\n{part or exercise.starter}"
+
+
+def starter_cell(exercise: ExerciseSource) -> str:
+    """The cell that a notebook is written with."""
+    return f"%%exercise {exercise.name}\n{exercise.starter}"
