@@ -5,7 +5,7 @@ Everything else in a kernel is plain vector code that LLVM lowers by itself.  Wh
 - the dot product of int8 quadruples into int32 lanes (`Dot`), the heart of every quantised matrix product,
 - the dot product of int16 pairs (`pairs`),
 - float16 to and from float32,
-- how many output rows a tile of a matrix product holds (`lanes`) and how many activation rows (`tiles`).
+- how many activation rows a tile of a matrix product holds (`tiles`): more registers, more rows.
 
 The integer operations are exact and the float ones are IEEE, so every lowering gives the same bits.
 """
@@ -87,14 +87,13 @@ class VnniDot(Dot):
     by + 128 (flip the top bit), which adds 128 · Σx to each sum: start from -128 · Σx instead of 0."""
 
     def add(self, w: Value, x: Value) -> None:
-        k, lanes = self.k, w.type.count // 4
+        k, t = self.k, vec(I32, 8)  # older LLVMs declare the operands so, newer ones upgrade it
         if self.sum is None:
             start = self.offset if self.bound is None else self.bias
-            self.sum = start() if start else k.const(vec(I32, lanes), 0)
+            self.sum = start() if start else k.const(t, 0)
         if self.bound is None:
             w = w ^ -128
-        t = vec(I32, lanes)  # older LLVMs declare the operands so, newer ones upgrade it
-        self.sum = k.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", t, self.sum, w.bits(t), x.bits(t))
+        self.sum = k.call("llvm.x86.avx512.vpdpbusd.256", t, self.sum, w.bits(t), x.bits(t))
 
 
 class NeonDot(Dot):
@@ -124,9 +123,7 @@ def generic_pairs(k: Emitter, x: Value, y: Value) -> Value:
 
 def x86_pairs(k: Emitter, x: Value, y: Value) -> Value:
     """`vpmaddwd`."""
-    n = x.type.count // 2
-    name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[n]
-    return k.call(name, vec(I32, n), x, y)
+    return k.call("llvm.x86.avx2.pmadd.wd", vec(I32, 8), x, y)
 
 
 def half_to_float(k: Emitter, h: Value) -> Value:
@@ -161,8 +158,6 @@ class Isa:
 
     Attributes
     ----------
-    lanes : int
-        Output rows in a tile of a matrix product: 8, or 16 where a vector has 512 bits.
     tiles : tuple[int, ...]
         Activation rows in a tile of a quantised product, descending to 1.
     float_tiles : tuple[int, ...]
@@ -173,7 +168,6 @@ class Isa:
 
     name: str
     dot: type[Dot]
-    lanes: int = 8
     tiles: tuple[int, ...] = (4, 2, 1)
     float_tiles: tuple[int, ...] = (2, 1)
     halves: bool = True
@@ -203,7 +197,7 @@ LOWERINGS = {
         Isa("generic", Dot, halves=False, x86=False),
         Isa("avx2", Avx2Dot),
         Isa("avxvnni", VnniDot),
-        Isa("avx512vnni", VnniDot, lanes=16, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1)),
+        Isa("avx512vnni", VnniDot, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1)),
         Isa("neon", NeonDot, x86=False),
     )
 }

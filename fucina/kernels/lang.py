@@ -23,163 +23,24 @@ from llvmlite import ir
 
 from fucina.errors import UnknownKernel
 from fucina.kernels import record as R
+from fucina.kernels.value import (  # noqa: F401  (kernels import the language from here)
+    F8,
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    POINTER,
+    Value,
+    Var,
+    constant,
+    suffix,
+    type_suffix,
+    vec,
+)
 
-I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
-POINTER = ir.PointerType()
-vec = ir.VectorType
-F8 = vec(F32, 8)  # the virtual vector of every float reduction
 LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
-
-
-def constant(ty: ir.Type, x) -> ir.Constant:
-    """The constant `x`; for a vector, `x` in every lane or a sequence of the lanes."""
-    if isinstance(ty, vec):
-        return ir.Constant(ty, list(x) if hasattr(x, "__len__") else [x] * ty.count)
-    return ir.Constant(ty, x)
-
-
-def element(ty: ir.Type) -> ir.Type:
-    return ty.element if isinstance(ty, vec) else ty
-
-
-def like(ty: ir.Type, scalar: ir.Type) -> ir.Type:
-    """`scalar`, with as many lanes as `ty`."""
-    return vec(scalar, ty.count) if isinstance(ty, vec) else scalar
-
-
-class Value:
-    """A scalar or a vector of the machine.  Operators work lane by lane; Python numbers become constants of its type."""
-
-    __slots__ = ("b", "v")
-
-    def __init__(self, b: ir.IRBuilder, v: ir.Value) -> None:
-        self.b, self.v = b, v
-
-    @property
-    def type(self) -> ir.Type:
-        return self.v.type
-
-    @property
-    def is_float(self) -> bool:
-        return isinstance(element(self.type), (ir.FloatType, ir.HalfType))
-
-    def _arg(self, o) -> ir.Value:
-        return o.v if isinstance(o, Value) else constant(self.type, o)
-
-    def _op(self, o, on_int, on_float=None) -> Value:
-        return Value(self.b, (on_float if self.is_float else on_int)(self.v, self._arg(o)))
-
-    # --- arithmetic: // and % are for non-negative integers, >> brings in zeros
-    def __add__(self, o):
-        return self if isinstance(o, int) and o == 0 else self._op(o, self.b.add, self.b.fadd)
-
-    def __mul__(self, o):
-        return self if isinstance(o, int) and o == 1 else self._op(o, self.b.mul, self.b.fmul)
-
-    def __sub__(self, o):
-        return self._op(o, self.b.sub, self.b.fsub)
-
-    def __truediv__(self, o):
-        return self._op(o, None, self.b.fdiv)
-
-    def __floordiv__(self, o):
-        return self._op(o, self.b.sdiv)
-
-    def __mod__(self, o):
-        return self._op(o, self.b.srem)
-
-    def __and__(self, o):
-        return self._op(o, self.b.and_)
-
-    def __or__(self, o):
-        return self._op(o, self.b.or_)
-
-    def __xor__(self, o):
-        return self._op(o, self.b.xor)
-
-    def __lshift__(self, o):
-        return self._op(o, self.b.shl)
-
-    def __rshift__(self, o):
-        return self._op(o, self.b.lshr)
-
-    def shift_signed(self, o) -> Value:
-        return self._op(o, self.b.ashr)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    # --- comparisons, lane by lane, false where a NaN takes part
-    def _cmp(self, op: str, o) -> Value:
-        f = self.b.fcmp_ordered if self.is_float else self.b.icmp_signed
-        return Value(self.b, f(op, self.v, self._arg(o)))
-
-    def __lt__(self, o):
-        return self._cmp("<", o)
-
-    def __le__(self, o):
-        return self._cmp("<=", o)
-
-    def __gt__(self, o):
-        return self._cmp(">", o)
-
-    def __ge__(self, o):
-        return self._cmp(">=", o)
-
-    def eq(self, o) -> Value:
-        return self._cmp("==", o)
-
-    # --- conversions and lanes
-    def bits(self, ty: ir.Type) -> Value:
-        """The same bits read as another type."""
-        return Value(self.b, self.b.bitcast(self.v, ty))
-
-    def signed(self, scalar: ir.Type) -> Value:
-        """Each lane widened to `scalar`, sign kept."""
-        return Value(self.b, self.b.sext(self.v, like(self.type, scalar)))
-
-    def unsigned(self, scalar: ir.Type) -> Value:
-        """Each lane widened to `scalar` with zeros."""
-        return Value(self.b, self.b.zext(self.v, like(self.type, scalar)))
-
-    def narrow(self, scalar: ir.Type) -> Value:
-        """The low bits of each lane."""
-        return Value(self.b, self.b.trunc(self.v, like(self.type, scalar)))
-
-    def float(self) -> Value:
-        """Each signed integer as float32."""
-        return Value(self.b, self.b.sitofp(self.v, like(self.type, F32)))
-
-    def int(self) -> Value:
-        """Each float towards zero, as int32."""
-        return Value(self.b, self.b.fptosi(self.v, like(self.type, I32)))
-
-    def shuffle(self, lanes, other: Value | None = None) -> Value:
-        """Lane i of the result is lane `lanes[i]` of this vector (followed by `other`)."""
-        right = other.v if other else ir.Constant(self.type, ir.Undefined)
-        index = ir.Constant(vec(I32, len(lanes)), list(lanes))
-        return Value(self.b, self.b.shuffle_vector(self.v, right, index))
-
-    def lane(self, i: int) -> Value:
-        return Value(self.b, self.b.extract_element(self.v, constant(I32, i)))
-
-
-class Var:
-    """A mutable cell; it lives in a register."""
-
-    __slots__ = ("b", "p", "t")
-
-    def __init__(self, b: ir.IRBuilder, init: Value) -> None:
-        self.b, self.t = b, init.type
-        with b.goto_entry_block():
-            self.p = b.alloca(init.type)
-        self.set(init)
-
-    def get(self) -> Value:
-        return Value(self.b, self.b.load(self.p, typ=self.t))
-
-    def set(self, v: Value) -> None:
-        self.b.store(v.v, self.p)
 
 
 class Emitter:
@@ -226,7 +87,7 @@ class Emitter:
     def load(self, ty: ir.Type, at: Value, n: Value | None = None) -> Value:
         p = self.b.inttoptr(at.v, POINTER)
         if n is not None:
-            name = f"llvm.masked.load.v{ty.count}{_suffix(ty.element)}.p0"
+            name = f"llvm.masked.load.v{ty.count}{suffix(ty.element)}.p0"
             return self.call(name, ty, Value(self.b, p), self.const(I32, 1), self.first(n, ty.count), self.const(ty, 0))
         x = self.b.load(p, typ=ty)
         x.align = 1
@@ -235,7 +96,7 @@ class Emitter:
     def store(self, v: Value, at: Value, n: Value | None = None) -> None:
         p = self.b.inttoptr(at.v, POINTER)
         if n is not None:
-            name = f"llvm.masked.store.v{v.type.count}{_suffix(v.type.element)}.p0"
+            name = f"llvm.masked.store.v{v.type.count}{suffix(v.type.element)}.p0"
             mask = self.first(n, v.type.count)
             self.call(name, ir.VoidType(), v, Value(self.b, p), self.const(I32, 1), mask)
         else:
@@ -313,10 +174,10 @@ class Emitter:
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
         """x · y + z, rounded once."""
-        return self.call("llvm.fma." + _type_suffix(x.type), x.type, x, y, z)
+        return self.call("llvm.fma." + type_suffix(x.type), x.type, x, y, z)
 
     def sqrt(self, x: Value) -> Value:
-        return self.call("llvm.sqrt." + _type_suffix(x.type), x.type, x)
+        return self.call("llvm.sqrt." + type_suffix(x.type), x.type, x)
 
     def round(self, x: Value) -> Value:
         """To the nearest integer, ties to even; for |x| < 2^22 (adding 1.5 · 2^23 leaves no bit for a fraction)."""
@@ -349,14 +210,6 @@ class Emitter:
 
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-
-
-def _suffix(scalar: ir.Type) -> str:
-    return {F32: "f32", F16: "f16"}.get(scalar) or f"i{scalar.width}"
-
-
-def _type_suffix(ty: ir.Type) -> str:
-    return f"v{ty.count}{_suffix(ty.element)}" if isinstance(ty, vec) else _suffix(ty)
 
 
 # --- the registry ---------------------------------------------------------------------------------------------

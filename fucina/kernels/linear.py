@@ -1,7 +1,7 @@
 """y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel a format for any number of rows.
 
-A tile is `lanes` output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and
-used for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
+A tile is eight output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and used
+for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
 by block, and add the blocks up in float32, first block first, whatever the tile: so a row of the result has the same
 bits for any number of rows.
 """
@@ -10,53 +10,51 @@ from __future__ import annotations
 
 from fucina.kernels import record as R
 from fucina.kernels.formats import FORMATS, NAMES
-from fucina.kernels.lang import F32, I8, I16, I32, I64, Emitter, Value, kernel, vec
+from fucina.kernels.lang import F8, F32, I8, I16, I32, Emitter, Value, kernel, vec
 
-BLOCK_ROWS = 128  # activation rows that are finished before the next ones are begun
+BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
 class Tile:
-    """One block of weights (8 or 16 output rows) against the same stretch of a few rows of activations."""
+    """One block of the weights of eight output rows, against the same columns of a few rows of activations."""
 
-    def __init__(self, k: Emitter, at: list[Value], x, d, s, acc) -> None:
+    def __init__(self, k: Emitter, at: Value, x, d, s, acc) -> None:
         self.k, self.at, self.x_at, self.d_at, self.s_at, self.acc = k, at, x, d, s, acc
-        self.lanes, self.rows = 8 * len(at), range(len(x))
+        self.rows = range(len(acc))
 
-    # --- weights: the same field of every output row
+    # --- weights: lane = output row
     def bytes(self, offset: int, step: Value | int = 0) -> Value:
         """Four bytes of each output row."""
-        return self.k.concat([self.k.load(vec(I8, 32), p + step + offset) for p in self.at])
+        return self.k.load(BYTES, self.at + step + offset)
 
     def half(self, offset: int) -> Value:
         """A float16 of each output row, as float32."""
-        k = self.k
-        return k.concat([k.isa.to_float(k, k.load(vec(I16, 8), p + offset)) for p in self.at])
+        return self.k.isa.to_float(self.k, self.k.load(vec(I16, 8), self.at + offset))
 
     def int8(self, offset: int, step: Value | int = 0) -> Value:
         """A signed byte of each output row, as int32."""
-        return self.k.concat([self.k.load(vec(I8, 8), p + step + offset) for p in self.at]).signed(I32)
+        return self.k.load(vec(I8, 8), self.at + step + offset).signed(I32)
 
     def int8_pairs(self, offset: int, step: Value | int = 0) -> Value:
         """Two signed bytes of each output row, as int16."""
-        return self.k.concat([self.k.load(vec(I8, 16), p + step + offset) for p in self.at]).signed(I16)
+        return self.k.load(vec(I8, 16), self.at + step + offset).signed(I16)
 
-    # --- activations: the same numbers for every output row
+    # --- activations: the same numbers in every lane
     def x(self, row: int, offset: int, step: Value | int = 0) -> Value:
-        """Four int8 activations, repeated for each output row."""
-        k = self.k
-        return k.splat(k.load(I32, self.x_at[row] + step + offset), self.lanes).bits(vec(I8, 4 * self.lanes))
+        """Four int8 activations."""
+        return self.k.splat(self.k.load(I32, self.x_at[row] + step + offset)).bits(BYTES)
 
     def sums(self, row: int, index: int = 0) -> Value:
-        """The int32 number `index` of this row's sums of activations."""
-        return self.k.splat(self.k.load(I32, self.s_at[row] + 4 * index), self.lanes)
+        """Number `index` of the row's integer sums of activations, as int32."""
+        return self.k.splat(self.k.load(I32, self.s_at[row] + 4 * index))
 
     def d(self, row: int) -> Value:
         """The scale of the activations."""
-        return self.k.splat(self.k.load(F32, self.d_at[row]), self.lanes)
+        return self.k.splat(self.k.load(F32, self.d_at[row]))
 
     def s(self, row: int) -> Value:
-        """The float sum of the activations."""
-        return self.k.splat(self.k.load(F32, self.s_at[row]), self.lanes)
+        """The scaled sum of the activations."""
+        return self.k.splat(self.k.load(F32, self.s_at[row]))
 
     # --- sums
     def dots(self, bound: int | None, zero: int = 0) -> Dots:
@@ -150,7 +148,7 @@ def scaled(t: Tile, dots: Dots) -> None:
 def q4_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j Σ w·x - dmin·dx · Σ_j min_j Σx_j, over 8 parts j of 32 columns, w in 0 … 15"""
     k = t.k
-    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    total = [k.cell(LANES, 0) for _ in t.rows]
     with k.range(0, 4) as j:  # parts 2j (low nibbles) and 2j + 1 (high)
         low, high = t.dots(15), t.dots(15)
         for c in range(8):
@@ -160,11 +158,11 @@ def q4_k(t: Tile) -> None:
         scales = t.int8(32, j * 16), t.int8(40, j * 16)
         for r in t.rows:
             total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
-    less = [k.const(vec(I32, t.lanes), 0) for _ in t.rows]
+    less = [k.const(LANES, 0) for _ in t.rows]
     for j in range(4):
         mins = t.int8_pairs(96 + 16 * j)  # of parts 2j and 2j + 1
         for r in t.rows:
-            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, j).bits(vec(I16, 2 * t.lanes)))
+            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, j).bits(PAIRS))
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         t.gain(r, d * t.d(r), total[r].get().float())
@@ -174,8 +172,8 @@ def q4_k(t: Tile) -> None:
 def q6_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j (Σ w·x - 32 Σx_j), over 16 parts j of 16 columns, w in 0 … 63, scales signed"""
     k = t.k
-    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
-    less = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    total = [k.cell(LANES, 0) for _ in t.rows]
+    less = [k.cell(LANES, 0) for _ in t.rows]
     with k.range(0, 4) as i:  # half i >> 1 of the block (128 columns), its even or odd parts
         half, odd = i >> 1, i & 1
         x_step, w_step, scale_step = half * 128 + odd * 16, half * 768 + odd * 384, half * 64 + odd * 8
@@ -189,9 +187,9 @@ def q6_k(t: Tile) -> None:
             total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
     for j in range(8):  # parts 2j and 2j + 1
         even, odd = t.int8(16 + 16 * j), t.int8(24 + 16 * j)
-        both = ((even & 0xFFFF) | (odd << 16)).bits(vec(I16, 2 * t.lanes))
+        both = ((even & 0xFFFF) | (odd << 16)).bits(PAIRS)
         for r in t.rows:
-            less[r].set(less[r].get() + k.isa.pairs(k, both, t.sums(r, j).bits(vec(I16, 2 * t.lanes))))
+            less[r].set(less[r].get() + k.isa.pairs(k, both, t.sums(r, j).bits(PAIRS)))
     d = t.half(0)
     for r in t.rows:
         t.gain(r, d * t.d(r), (total[r].get() - (less[r].get() << 5)).float())
@@ -203,39 +201,37 @@ BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, 
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
-def quantised_tile(k: Emitter, fmt: str, rows: int, at: list[Value], cols: Value, x, d, s, r: Value) -> list[Value]:
-    """`rows` activation rows from r on, against the output rows whose packed groups begin at `at`: their sums."""
+def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, r: Value) -> list[Value]:
+    """`rows` activation rows from r on, against the group of eight output rows at `w`: their sums, block by block."""
     f = FORMATS[fmt]
     nb = cols // f.cols
-    d_step, s_step = 4, 4 * (f.cols // 32) if f.sums == "s16" or f.activations == "q8" else 2 * (f.cols // 32)
-    acc = [k.cell(vec(F32, 8 * len(at)), 0.0) for _ in range(rows)]
-    q = [x + (r + i) * cols for i in range(rows)]
-    scales, sums = ([p + (r + i) * nb * step for i in range(rows)] for p, step in ((d, d_step), (s, s_step)))
+    sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
+    acc = [k.cell(F8, 0.0) for _ in range(rows)]
+    arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
+    starts = [[p + (r + i) * nb * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
-        where = [[p + b * step for p in ps] for ps, step in ((at, f.packed), (q, f.cols), (scales, d_step), (sums, s_step))]
-        BLOCKS[fmt](Tile(k, *where, acc))
+        here = [[p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays)]
+        BLOCKS[fmt](Tile(k, w + b * f.packed, *here, acc))
     return [a.get() for a in acc]
 
 
-def load_floats(k: Emitter, fmt: str, at: list[Value], step: Value) -> Value:
-    """One column of 8 or 16 output rows, as float32."""
+def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
+    """One column of eight output rows, as float32."""
     if fmt == "f32":
-        return k.concat([k.load(vec(F32, 8), p + step * 32) for p in at])
-    h = k.concat([k.load(vec(I16, 8), p + step * 16) for p in at])
-    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(vec(F32, h.type.count))
+        return k.load(F8, at)
+    h = k.load(vec(I16, 8), at)
+    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(F8)
 
 
-def float_tile(k: Emitter, fmt: str, rows: int, at: list[Value], cols: Value, x, d, s, r: Value) -> list[Value]:
-    """As `quantised_tile`, for float weights: column c is added to the sum c mod 4, and the four sums at last."""
-    lanes = 8 * len(at)
-    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(rows)]
-    xs = [x + (r + i) * cols * 4 for i in range(rows)]
+def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, r: Value) -> list[Value]:
+    """As `quantised_tile`, for float weights: column c is added to sum c mod 4 of the row, and the four sums at last."""
+    acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in range(rows)]
 
     def column(c: Value, a: int) -> None:
-        w = load_floats(k, fmt, at, c)
+        weights = eight_floats(k, fmt, w + c * FORMATS[fmt].packed)
         for i in range(rows):
-            v = k.splat(k.load(F32, xs[i] + c * 4), lanes)
-            acc[i][a].set(k.fma(w, v, acc[i][a].get()))
+            v = k.splat(k.load(F32, x + ((r + i) * cols + c) * 4))
+            acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
     with k.range(0, whole, 4) as c:
@@ -253,31 +249,22 @@ def linear(k: Emitter, fmt: str) -> None:
     w, cols, x, d, s, out, n = k.params(7)
     f = FORMATS[fmt]
     tile, sizes = (float_tile, k.isa.float_tiles) if f.activations == "f32" else (quantised_tile, k.isa.tiles)
-    lanes, rows = k.isa.lanes, k.rows()
-    unit = k.word(k.rec, R.UNIT) >> 3  # groups
-    end = k.min(k.u1 * unit, (n + 7) >> 3)
+    rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
     group_bytes = (cols // f.cols) * f.packed
 
-    with k.range(0, rows, BLOCK_ROWS) as block:
-        last = k.min(rows, block + BLOCK_ROWS)
-        with k.range(k.u0 * unit, end, lanes // 8) as g:
-            at = [w + g * group_bytes]
-            if lanes == 16:  # a lone last group is read twice and stored once
-                at.append(w + k.min(g + 1, end - 1) * group_bytes)
-            valid = k.min(k.min(end * 8, n) - g * 8, lanes)
-            r = k.var(block)
-            for size in sizes:
-                with k.loop(lambda: r.get() + size <= last):
-                    sums = tile(k, fmt, size, at, cols, x, d, s, r.get())
-                    for i, v in enumerate(sums):
-                        store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
-                    r.set(r.get() + size)
+    with k.range(k.u0 * unit, k.min(k.u1 * unit, (n + 7) >> 3)) as g:
+        valid = k.min(n - g * 8, 8)
+        r = k.var(0)
+        for size in sizes:
+            with k.loop(lambda: r.get() + size <= rows):
+                for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, x, d, s, r.get())):
+                    store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
+                r.set(r.get() + size)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:
-    """The first `valid` lanes; a plain store when that is all of them."""
-    whole = valid.eq(v.type.count)
-    with k.when(whole):
+    """The first `valid` lanes: a plain store when that is all eight."""
+    with k.when(valid.eq(8)):
         k.store(v, at)
-    with k.when(k.const(I64, v.type.count) > valid):
+    with k.when(valid < 8):
         k.store(v, at, valid)
