@@ -141,7 +141,7 @@ class Naive:
         """Root-mean-square norm of each row, or of each head of it.  [m, n] -> [m, n]"""
         norm = self._overrides.get("rms_norm")
         weight = self.float32(w)
-        by_head = x.reshape(len(x), heads, -1)  # [m, heads, n / heads]
+        by_head = x.reshape(len(x), heads, x.shape[1] // heads)  # [m, heads, n / heads]
         if norm is not None:
             out = np.stack([[norm(h, weight, eps) for h in row] for row in by_head])
         else:
