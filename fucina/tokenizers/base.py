@@ -1,4 +1,4 @@
-"""What every tokenizer has: a vocabulary with typed tokens, encoding between markers, decoding to bytes and text."""
+"""What every tokenizer does: encoding the text between markers, decoding to bytes and text, streaming."""
 
 from __future__ import annotations
 
@@ -6,102 +6,11 @@ import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import IntEnum
-
-import numpy as np
 
 from fucina.errors import InvalidText, TokenOutOfRange
 from fucina.tokenizers.markers import MarkerMatcher
 from fucina.tokenizers.streaming import StreamDecoder
-
-
-class TokenizerWarning(UserWarning):
-    """Base of the warnings about tokenizers."""
-
-
-class UnknownPreTokenizer(TokenizerWarning):
-    """A vocabulary asks for pre-tokenizer rules that are not implemented; others are used in their place."""
-
-
-class UnencodableBytes(TokenizerWarning):
-    """A text holds bytes that no token of the vocabulary spells; they were left out of the ids."""
-
-
-class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`: what a vocabulary entry is for."""
-
-    UNDEFINED = 0
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-# Markers that end a generation.  Only control tokens count: `</s>` is the end of the text in one vocabulary and the
-# HTML tag of struck-out text in another.
-END_MARKERS = frozenset(
-    "<|endoftext|> <|im_end|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> <|return|> <|call|> <|endofturn|> <|eot|>"
-    " <|user_end|> <end_of_turn> <turn|> <end_of_utterance> <eos> </s> <EOT> [EOT] [EOS] <|END_OF_TURN_TOKEN|>"
-    " <｜end▁of▁sentence｜> <|end▁of▁sentence|> [e~[ <|content_end|>".split()
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Vocabulary:
-    """The tokens of a model and what its file says about them.
-
-    Attributes
-    ----------
-    tokens
-        Spelling of each token as it is in the file.
-    types
-        int32 [n_vocab], values of `TokenType`.
-    bos, eos, unk
-        Ids of the tokens that begin a text, end it, and stand for what cannot be spelled; or None.
-    more_ends
-        Further ids that the file calls ends (of a turn, of a message).
-    add_bos, add_eos
-        Whether the model was trained on texts with `bos` in front, with `eos` behind.
-    """
-
-    tokens: list[bytes]
-    types: np.ndarray
-    bos: int | None = None
-    eos: int | None = None
-    unk: int | None = None
-    more_ends: frozenset[int] = frozenset()
-    add_bos: bool = False
-    add_eos: bool = False
-
-    def index(self, hidden: Iterable[TokenType], first_wins: bool) -> dict[bytes, int]:
-        """Spelling -> id of all tokens but those of the hidden types; of equal spellings the first or the last wins."""
-        keep = np.flatnonzero(~np.isin(self.types, list(hidden))).tolist()
-        if first_wins:
-            keep.reverse()
-        return dict(zip(map(self.tokens.__getitem__, keep), keep, strict=True))
-
-    def of_types(self, *types: TokenType) -> list[int]:
-        """Ids of the tokens of these types, ascending."""
-        return np.flatnonzero(np.isin(self.types, types)).tolist()
-
-
-def spelling(raw: bytes) -> str:
-    """Bytes as a str that keeps every byte: what is not UTF-8 becomes one surrogate U+DC80–U+DCFF a byte."""
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def spellings(raws: list[bytes]) -> list[str]:
-    """`spelling` of each, in one go: a vocabulary holds up to 262,144 of them and is read while a user waits."""
-    texts = spelling(b"\xff".join(raws)).split("\udcff")  # a byte that UTF-8 never uses
-    return texts if len(texts) == len(raws) else [spelling(raw) for raw in raws]
-
-
-def raw_bytes(text: str) -> bytes:
-    """The bytes that `spelling` was made from."""
-    return text.encode("utf-8", "surrogateescape")
+from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
 
 
 class Tokenizer(ABC):
@@ -109,6 +18,8 @@ class Tokenizer(ABC):
 
     Attributes
     ----------
+    vocabulary
+        The tokens as the file has them.
     n_vocab
         Number of tokens; ids are 0 … n_vocab - 1.
     bos, eos
@@ -124,7 +35,7 @@ class Tokenizer(ABC):
     """
 
     def __init__(self, vocabulary: Vocabulary, pre: str = "", pre_mismatch: bool = False) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self.n_vocab = len(vocabulary.tokens)
         self.bos, self.eos = vocabulary.bos, vocabulary.eos
         self.add_bos, self.add_eos = vocabulary.add_bos, vocabulary.add_eos
@@ -140,8 +51,8 @@ class Tokenizer(ABC):
 
     def _markers(self, *types: TokenType) -> dict[str, int]:
         """Spelling -> id of the tokens of these types (the first id of equal spellings)."""
-        tokens = self._vocabulary.tokens
-        return {spelling(tokens[i]): i for i in reversed(self._vocabulary.of_types(*types)) if tokens[i]}
+        tokens = self.vocabulary.tokens
+        return {spelling(tokens[i]): i for i in reversed(self.vocabulary.of_types(*types)) if tokens[i]}
 
     # --- encoding -----------------------------------------------------------------------------------------------
 

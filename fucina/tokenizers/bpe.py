@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling
+from fucina.tokenizers.base import Tokenizer
 from fucina.tokenizers.merging import merge
 from fucina.tokenizers.pretokenize import PreTokenizer
+from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
@@ -98,8 +99,8 @@ class BytePairTokenizer(Tokenizer):
         return self._rank.get(left + b" " + right)
 
     def _print(self, token: int) -> bytes:
-        raw = self._vocabulary.tokens[token]
-        if self._vocabulary.types[token] not in (TokenType.NORMAL, TokenType.UNDEFINED, TokenType.BYTE):
+        raw = self.vocabulary.tokens[token]
+        if self.vocabulary.types[token] not in (TokenType.NORMAL, TokenType.UNDEFINED, TokenType.BYTE):
             return raw
         try:
             return bytes(map(_BYTE_OF.__getitem__, spelling(raw)))

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fucina.errors import NoTokenizerVocab, UnsupportedTokenizerFormat
-from fucina.tokenizers.base import END_MARKERS, Tokenizer, TokenType, UnknownPreTokenizer, Vocabulary
+from fucina.tokenizers.base import Tokenizer
 from fucina.tokenizers.bpe import BytePairTokenizer
 from fucina.tokenizers.pretokenize import DEFAULT_PRE, PRE_TOKENIZERS, PreTokenizer
 from fucina.tokenizers.spm import SentencePieceTokenizer
+from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnknownPreTokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from fucina.gguf import Metadata
 
 _KEY = "tokenizer.ggml."
+_CLEAR_ENDS = frozenset(name.encode() for name in END_MARKERS if name.startswith("<|"))
 
 
 def load_tokenizer(metadata: Metadata) -> Tokenizer:
@@ -144,23 +146,26 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
 
     # A marker that ends a turn works as one even where a converter called it an ordinary or user-defined token
     # (only the unmistakable spelling <|…|>; llama.cpp corrects the same).
-    for name in END_MARKERS:
-        if name.startswith("<|") and name.encode() in tokens:
-            types[tokens.index(name.encode())] = TokenType.CONTROL
+    for raw in _CLEAR_ENDS.intersection(tokens):
+        types[tokens.index(raw)] = TokenType.CONTROL
     more_ends = {special_id("eot", ""), special_id("eom", "")} - {None}
-    vocabulary = Vocabulary(
+    bos, eos = special_id("bos", "bos"), special_id("eos", "eos")
+
+    def wanted(name: str, token: int | None) -> bool:
+        says = metadata.bool(f"{_KEY}add_{name}_token", default=None)
+        if says and token is None:
+            raise UnsupportedTokenizerFormat(
+                f"{_KEY}add_{name}_token asks for {name} in every text; expected {_KEY}{name}_token_id, which is missing"
+            )
+        return bool(defaults[f"add_{name}"]) and token is not None if says is None else says
+
+    return Vocabulary(
         tokens=tokens,
         types=types,
-        bos=special_id("bos", "bos"),
-        eos=special_id("eos", "eos"),
+        bos=bos,
+        eos=eos,
         unk=special_id("unknown", "unk"),
         more_ends=frozenset(more_ends),
-        add_bos=metadata.bool(_KEY + "add_bos_token", default=bool(defaults["add_bos"])),
-        add_eos=metadata.bool(_KEY + "add_eos_token", default=bool(defaults["add_eos"])),
+        add_bos=wanted("bos", bos),
+        add_eos=wanted("eos", eos),
     )
-    for wanted, token, name in ((vocabulary.add_bos, vocabulary.bos, "bos"), (vocabulary.add_eos, vocabulary.eos, "eos")):
-        if wanted and token is None:
-            raise UnsupportedTokenizerFormat(
-                f"the file asks for {name} in every text (add_{name}_token) but gives no {_KEY}{name}_token_id"
-            )
-    return vocabulary

@@ -16,9 +16,10 @@ from array import array
 import numpy as np
 
 from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer, TokenType, Vocabulary, raw_bytes, spelling, spellings
+from fucina.tokenizers.base import Tokenizer
 from fucina.tokenizers.bpe import CACHED_WORDS
 from fucina.tokenizers.merging import merge
+from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling, spellings
 
 SPACE = "\u2581"
 _CACHED_LENGTH = 64  # characters
@@ -93,7 +94,7 @@ class SentencePieceTokenizer(Tokenizer):
             for byte in raw_bytes(piece):
                 token = self._byte_ids.get(byte)
                 if token is None:  # no <0x41>: a token of that one byte, else the unknown token
-                    token = self._ids.get(spelling(bytes((byte,))), self._vocabulary.unk)
+                    token = self._ids.get(spelling(bytes((byte,))), self.vocabulary.unk)
                 if token is None:
                     missing.append(byte)
                 else:
@@ -112,8 +113,8 @@ class SentencePieceTokenizer(Tokenizer):
         return None if token is None else self._costs[token]
 
     def _print(self, token: int) -> bytes:
-        raw = self._vocabulary.tokens[token]
-        kind = self._vocabulary.types[token]
+        raw = self.vocabulary.tokens[token]
+        kind = self.vocabulary.types[token]
         if kind == TokenType.BYTE:
             return bytes((_byte_value(raw),))
         if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED):
@@ -128,7 +129,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _is_marker(self, token: int) -> bool:
         markers = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-        return self._vocabulary.types[token] in markers
+        return self.vocabulary.types[token] in markers
 
     def _find_normal(self, text: str) -> int | None:
         return self._ids.get(text.replace(" ", SPACE))
