@@ -1,0 +1,251 @@
+"""The kernels once more in NumPy: slow, readable, with the same bits.
+
+Each function follows its kernel's quantisation, block order and rounding, so results are equal and not merely close.
+float32 operations of NumPy are IEEE; the one thing it lacks, a fused multiply-add, is `fma` below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fucina.gguf import dequantize
+from fucina.kernels.formats import FORMATS, groups
+from fucina.kernels.lang import EXP, LOWEST
+from fucina.kernels.record import CHUNK
+
+F = np.float32
+
+
+def fma(x, y, z) -> np.ndarray:
+    """x · y + z of float32 arrays, rounded once.
+
+    The product is exact in float64.  The sum may not be: it is then rounded to odd (the neighbour whose last bit is
+    set), which keeps the final rounding to float32 from rounding twice.
+    """
+    p, z = np.multiply(x, y, dtype=np.float64), np.asarray(z, np.float64)
+    s = p + z
+    t = s - p
+    with np.errstate(invalid="ignore"):
+        error = (p - (s - t)) + (z - t)
+    inexact = np.isfinite(s) & (error != 0) & (np.ascontiguousarray(s).view(np.int64).reshape(s.shape) & 1 == 0)
+    return np.where(inexact, np.nextafter(s, np.copysign(np.inf, error)), s).astype(F)
+
+
+def fold(v: np.ndarray, op=np.add) -> np.ndarray:
+    """The last axis, of 8 lanes, in the order of the kernel language's `fold`."""
+    v = op(v[..., :4], v[..., 4:])
+    v = op(v[..., :2], v[..., 2:])
+    return op(v[..., 0], v[..., 1])
+
+
+def round_even(x: np.ndarray) -> np.ndarray:
+    return (x + F(12582912)) - F(12582912)
+
+
+def exp(x) -> np.ndarray:
+    """e^x, clamped to [-87, 88]."""
+    x = np.minimum(np.maximum(np.asarray(x, F), F(-87)), F(88))
+    n = round_even(x * F(1.4426950408889634))
+    r = fma(n, F(-0.693145751953125), x)
+    r = fma(n, F(-1.428606765330187e-06), r)
+    p = np.full_like(x, EXP[0])
+    for c in EXP[1:]:
+        p = fma(p, r, F(c))
+    p = fma(p, r * r, r + F(1))
+    return p * ((n.astype(np.int32) + 127) << 23).view(F)
+
+
+# --- activations and weights ----------------------------------------------------------------------------------
+
+
+def quantise(x: np.ndarray, kind: str) -> dict[str, np.ndarray]:
+    """As `call.quantise`."""
+    block = 32 if kind == "q8" else 256
+    b = x.reshape(len(x), -1, block)  # [m, nb, block]
+    most = np.abs(b).max(-1)  # [m, nb]
+    with np.errstate(divide="ignore"):
+        inverse = np.where(most < F(2.0**-120), F(0), F(127) / most)
+    d = most / F(127)
+    q = round_even(b * inverse[..., None]).astype(np.int32)
+    if kind == "q8":
+        total = q.sum(-1, dtype=np.int32)
+        s, s16 = d * total.astype(F), -128 * total
+    else:
+        s, s16 = (q.reshape(len(x), -1, n).sum(-1).astype(np.int16) for n in (32, 16))
+    return {"q": q.astype(np.int8).reshape(x.shape), "d": d, "s": s, "s16": s16}
+
+
+def half(raw: np.ndarray, at: int) -> np.ndarray:
+    """float16 number at byte `at` of every block: float32 [n, nb]."""
+    return np.ascontiguousarray(raw[..., at : at + 2]).view(np.float16)[..., 0].astype(F)
+
+
+def split_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The eight 6-bit scales and minimums of q4_k, int32 [n, nb, 8] each, from their twelve bytes."""
+    b = raw[..., 4:16].astype(np.int32)
+    high = lambda v: (v >> 6) << 4
+    scales = np.concatenate([b[..., :4] & 63, (b[..., 8:] & 15) | high(b[..., :4])], -1)
+    mins = np.concatenate([b[..., 4:8] & 63, (b[..., 8:] >> 4) | high(b[..., 4:8])], -1)
+    return scales, mins
+
+
+def integers(fmt: str, raw: np.ndarray) -> np.ndarray:
+    """The integer weights of blocks uint8 [n, nb, raw bytes], without offset: int32 [n, nb, cols of a block]."""
+    if fmt == "q8_0":
+        return raw[..., 2:].view(np.int8).astype(np.int32)
+    if fmt in ("q4_0", "q4_1", "q5_0"):
+        body = raw[..., -16:].astype(np.int32)
+        q = np.concatenate([body & 15, body >> 4], -1)
+        if fmt == "q5_0":
+            q |= np.unpackbits(raw[..., 2:6], axis=-1, bitorder="little").astype(np.int32) << 4
+        return q
+    if fmt == "q4_k":
+        body = raw[..., 16:].reshape(*raw.shape[:2], 4, 32).astype(np.int32)
+        return np.stack([body & 15, body >> 4], -2).reshape(*raw.shape[:2], 256)
+    low = raw[..., :128].reshape(*raw.shape[:2], 2, 2, 32).astype(np.int32)  # q6_k: [half, which, 32]
+    high = raw[..., 128:192].reshape(*raw.shape[:2], 2, 1, 32).astype(np.int32)
+    parts = [(low & 15) | (high >> np.array([0, 2])[:, None] & 3) << 4, (low >> 4) | (high >> np.array([4, 6])[:, None] & 3) << 4]
+    return np.concatenate(parts, -2).reshape(*raw.shape[:2], 256)
+
+
+ZERO = {"q8_0": 0, "q4_0": 8, "q4_1": 0, "q5_0": 16}
+
+
+def linear(x: np.ndarray, raw: np.ndarray, fmt: str) -> np.ndarray:
+    """x Wᵀ, W as rows of the file: float32 [m, cols], uint8 [n, row bytes] -> float32 [m, n]."""
+    f = FORMATS[fmt]
+    if f.activations == "f32":
+        w = dequantize(raw, f.ggml_type)  # [n, cols]
+        acc = np.zeros((4, len(x), len(w)), F)
+        for c in range(x.shape[1]):
+            acc[c % 4] = fma(x[:, None, c], w[None, :, c], acc[c % 4])
+        return (acc[0] + acc[1]) + (acc[2] + acc[3])
+
+    a = quantise(x, f.activations)
+    blocks = raw.reshape(len(raw), -1, f.raw)  # [n, nb, raw bytes]
+    w = integers(fmt, blocks)  # [n, nb, block]
+    q = a["q"].reshape(len(x), -1, f.cols).astype(np.int32)  # [m, nb, block]
+    acc = np.zeros((len(x), len(raw)), F)
+    for b in range(w.shape[1]):
+        dx = a["d"][:, None, b]
+        if f.activations == "q8":
+            d = half(blocks[:, b], 0)
+            dot = q[:, b] @ (w[:, b] - ZERO[fmt]).T  # exact
+            acc = fma(d * dx, dot.astype(F), acc)
+            if fmt == "q4_1":
+                acc = fma(half(blocks[:, b], 2), a["s"][:, None, b], acc)
+        elif fmt == "q4_k":
+            scales, mins = (v[:, 0] for v in split_scales(blocks[:, b : b + 1]))  # [n, 8]
+            dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(-1, 8, 32), w[:, b].reshape(-1, 8, 32))
+            acc = fma(half(blocks[:, b], 0) * dx, (dots * scales).sum(-1).astype(F), acc)
+            less = a["s"].reshape(len(x), -1, 8)[:, b].astype(np.int32) @ mins.T
+            acc = fma(half(blocks[:, b], 2) * -dx, less.astype(F), acc)
+        else:
+            scales = blocks[:, b, 192:208].view(np.int8).astype(np.int32)  # [n, 16]
+            dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(-1, 16, 16), (w[:, b] - 32).reshape(-1, 16, 16))
+            acc = fma(half(blocks[:, b], 208) * dx, (dots * scales).sum(-1).astype(F), acc)
+    return acc
+
+
+def embed(tokens, raw: np.ndarray, fmt: str, scale: float = 1.0) -> np.ndarray:
+    """scale · rows `tokens` of the matrix."""
+    return dequantize(np.ascontiguousarray(raw[np.asarray(tokens)]), FORMATS[fmt].ggml_type) * F(scale)
+
+
+def pack(raw: np.ndarray, fmt: str) -> np.ndarray:
+    """Layout p8 of a matrix, uint8 [groups, nb, packed bytes]; see `formats`."""
+    f = FORMATS[fmt]
+    rows = np.minimum(np.arange(groups(len(raw)) * 8), len(raw) - 1)  # past the last one: repeat it
+    g = raw[rows].reshape(-1, 8, raw.shape[1] // f.raw, f.raw).transpose(0, 2, 1, 3)  # [groups, nb, 8 rows, raw]
+
+    def field(lo: int, hi: int, width: int, source: np.ndarray = g) -> np.ndarray:
+        """Bytes lo … hi-1 of each row, `width` of them a row at a time."""
+        part = source[..., lo:hi].reshape(*source.shape[:3], -1, width)
+        return part.swapaxes(2, 3).reshape(*source.shape[:2], -1)
+
+    if f.cols == 1:
+        return field(0, f.raw, f.raw)
+    if fmt in ("q4_0", "q4_1", "q8_0"):
+        header = 4 if fmt == "q4_1" else 2
+        return np.concatenate([field(0, header, 2), field(header, f.raw, 4)], -1)
+    if fmt == "q5_0":
+        bits = np.unpackbits(g[..., 2:6], axis=-1, bitorder="little")  # [groups, nb, 8, 32]
+        bits = bits.reshape(*g.shape[:3], 8, 4).swapaxes(-1, -2)  # byte j, bit c = element 4c + j
+        fifth = np.packbits(bits, axis=-1, bitorder="little")[..., 0]
+        return np.concatenate([field(0, 2, 2), field(0, 4, 4, fifth), field(6, 22, 4)], -1)
+    if fmt == "q4_k":
+        scales, mins = (np.stack([split_scales(g[:, :, r])[i] for r in range(8)], 2).astype(np.uint8) for i in (0, 1))
+        return np.concatenate([field(0, 4, 2), field(0, 8, 1, scales), field(0, 8, 2, mins), field(16, 144, 4)], -1)
+    body = []
+    for c in range(16):  # 2 halves x 8 quads
+        for at in (64 * (c // 8), 64 * (c // 8) + 32, 128 + 32 * (c // 8)):
+            body.append(field(at + 4 * (c % 8), at + 4 * (c % 8) + 4, 4))
+    return np.concatenate([field(208, 210, 2), field(192, 208, 1), *body], -1)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def rms_norm(x: np.ndarray, w: np.ndarray, eps: float, heads: int = 1) -> np.ndarray:
+    n = x.shape[1] // heads
+    v = x.reshape(len(x), heads, n)
+    padded = np.zeros((*v.shape[:2], -(-n // 32) * 32), F)
+    padded[..., :n] = v
+    acc = np.zeros((*v.shape[:2], 4, 8), F)
+    for part in np.moveaxis(padded.reshape(*v.shape[:2], -1, 4, 8), 2, 0):
+        acc = fma(part, part, acc)
+    total = fold((acc[..., 0, :] + acc[..., 1, :]) + (acc[..., 2, :] + acc[..., 3, :]))
+    scale = F(1) / np.sqrt(total / F(n) + F(eps))
+    return (v * scale[..., None] * w).reshape(x.shape)
+
+
+def rope(x: np.ndarray, heads: int, dims: int, table: np.ndarray, positions, pairing: str) -> np.ndarray:
+    v = x.reshape(len(x), heads, -1)
+    out = v.copy()
+    cos, sin = (table[np.asarray(positions)][:, None, h] for h in (slice(dims // 2), slice(dims // 2, dims)))
+    first = slice(0, dims, 2) if pairing == "interleaved" else slice(0, dims // 2)
+    second = slice(1, dims, 2) if pairing == "interleaved" else slice(dims // 2, dims)
+    a, b = v[..., first], v[..., second]
+    out[..., first] = fma(a, cos, b * -sin)
+    out[..., second] = fma(b, cos, a * sin)
+    return out.reshape(x.shape)
+
+
+def swiglu(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x / (exp(-x) + F(1)) * y
+
+
+def geglu(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    z = fma(x * x * F(0.044715), x, x) * F(1.5957691216057308)
+    return x / (exp(-z) + F(1)) * y
+
+
+# --- attention ------------------------------------------------------------------------------------------------
+
+
+def attention(keys: np.ndarray, values: np.ndarray, q: np.ndarray, position: int, scale: float, window: int = 0) -> np.ndarray:
+    """One query head of one row: keys float32 [n, k_dim], values [n, v_dim] as read back from the cache -> [v_dim]."""
+    lo = max(position - window + 1, 0) if window else 0
+    state, most, total = np.zeros(values.shape[1], F), F(LOWEST), F(0)
+    for c in range(lo // CHUNK, position // CHUNK + 1):
+        a, b = max(c * CHUNK, lo), min((c + 1) * CHUNK, position + 1)
+        lanes = np.zeros((b - a, 8), F)
+        for j in range(0, keys.shape[1], 8):
+            lanes = fma(keys[a:b, j : j + 8], q[j : j + 8], lanes)
+        pairs = lanes[:, 0::2] + lanes[:, 1::2]
+        s = np.full(-(-(b - a) // 8) * 8, LOWEST, F)
+        s[: b - a] = ((pairs[:, 0] + pairs[:, 1]) + (pairs[:, 2] + pairs[:, 3])) * F(scale)
+        here = s.max()
+        w = exp(s - here)
+        sums = np.zeros(8, F)
+        for part in w.reshape(-1, 8):
+            sums = sums + part
+        weighted = np.zeros_like(state)
+        for t in range(b - a):
+            weighted = fma(w[t], values[a + t], weighted)
+        common = max(most, here)
+        old, new = exp(most - common), exp(here - common)
+        state = fma(state, old, weighted * new)
+        total = fma(total, old, fold(sums) * new)
+        most = common
+    return state * (F(1) / total)
