@@ -41,97 +41,95 @@ class Status:
     groups: tuple[str, ...] = ()
 
 
-def venv_python(venv: Path = VENV, windows: bool = os.name == "nt") -> Path:
+def venv_python(venv: Path | None = None, windows: bool = os.name == "nt") -> Path:
     """The path of an environment's interpreter."""
-    return venv / "Scripts" / "python.exe" if windows else venv / "bin" / "python"
+    return scripts_folder(venv, windows) / ("python.exe" if windows else "python")
 
 
-def scripts_folder(venv: Path = VENV, windows: bool = os.name == "nt") -> Path:
+def scripts_folder(venv: Path | None = None, windows: bool = os.name == "nt") -> Path:
     """The folder of an environment's commands."""
-    return venv / ("Scripts" if windows else "bin")
+    return (venv or VENV) / ("Scripts" if windows else "bin")
 
 
-def fingerprint(root: Path = ROOT) -> str:
+def fingerprint() -> str:
     """A hash of all that decides what is installed; line ends do not count, since git may change them."""
-    text = (root / "pyproject.toml").read_bytes().replace(b"\r\n", b"\n")
+    text = (ROOT / "pyproject.toml").read_bytes().replace(b"\r\n", b"\n")
     return hashlib.sha256(b"%d\n" % FORMAT + text).hexdigest()
 
 
-def write_state(
-    state: str, groups: tuple[str, ...], root: Path = ROOT, venv: Path = VENV, stamp: str = "", python: str = ""
-) -> None:
+def write_state(state: str, groups: tuple[str, ...], stamp: str = "", python: str = "") -> None:
     """Record how far the environment has come; state is "installing" or "complete".
 
     stamp and python default to what pyproject.toml says now and to the running interpreter's version.
     """
     record = {
         "state": state,
-        "stamp": stamp or fingerprint(root),
+        "stamp": stamp or fingerprint(),
         "groups": sorted(groups),
         "python": python or "%d.%d" % sys.version_info[:2],
-        "root": os.path.realpath(root),
+        "root": os.path.realpath(ROOT),
     }
-    target = venv / STATE_NAME
+    target = VENV / STATE_NAME
     temporary = target.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(record), encoding="utf-8")
     os.replace(temporary, target)
 
 
-def read_state(venv: Path = VENV) -> dict | None:
+def read_state() -> dict | None:
     """The record that `write_state` left, or None when there is none that can be read."""
     try:
-        record = json.loads((venv / STATE_NAME).read_text(encoding="utf-8"))
+        record = json.loads((VENV / STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     keys = ("state", "stamp", "groups", "python", "root")
     return record if isinstance(record, dict) and all(key in record for key in keys) else None
 
 
-def inspect(wanted: tuple[str, ...], root: Path = ROOT, venv: Path = VENV) -> Status:
+def inspect(wanted: tuple[str, ...]) -> Status:
     """Tell the state of the environment without starting anything.
 
     Parameters
     ----------
     wanted : names of dependency groups that the command needs.
     """
-    state = read_state(venv)
+    state = read_state()
     if state is None:
-        if (venv / "pyvenv.cfg").exists() and not (venv / STATE_NAME).exists():
+        if (VENV / "pyvenv.cfg").exists() and not (VENV / STATE_NAME).exists():
             return Status("foreign", "it was not made by this command")
-        return Status("broken", "its set-up was interrupted") if os.path.lexists(venv) else Status("missing")
+        return Status("broken", "its set-up was interrupted") if os.path.lexists(VENV) else Status("missing")
     groups = tuple(state["groups"])
     if state["state"] != "complete":
         return Status("broken", "its set-up was interrupted", groups)
-    if state["root"] != os.path.realpath(root):
+    if state["root"] != os.path.realpath(ROOT):
         return Status("broken", "the folder was moved or copied", groups)
-    if not _interpreter_exists(venv):
+    if not _interpreter_exists():
         return Status("broken", "the Python that it was made with is gone", groups)
-    if inside(venv) and state["python"] != "%d.%d" % sys.version_info[:2]:
+    if inside() and state["python"] != "%d.%d" % sys.version_info[:2]:
         return Status("broken", "the Python that it was made with was replaced", groups)
-    if state["stamp"] != fingerprint(root):
+    if state["stamp"] != fingerprint():
         return Status("outdated", "pyproject.toml has changed", groups)
     if missing := sorted(set(wanted) - set(groups)):
         return Status("outdated", "more is needed: " + ", ".join(missing), groups)
     return Status("ready", groups=groups)
 
 
-def _interpreter_exists(venv: Path) -> bool:
+def _interpreter_exists() -> bool:
     """Whether the environment's Python can start: its own file, and on Windows the base that it leads to."""
-    if not venv_python(venv).exists():  # follows the link to the base interpreter
+    if not venv_python().exists():  # follows the link to the base interpreter
         return False
     if os.name != "nt":
         return True
     try:
-        lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
+        lines = (VENV / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
     home = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == "home"]
     return bool(home) and Path(home[0]).exists()
 
 
-def inside(venv: Path = VENV) -> bool:
+def inside() -> bool:
     """Whether the running interpreter is the environment's."""
-    return os.path.realpath(sys.prefix) == os.path.realpath(venv)
+    return os.path.realpath(sys.prefix) == os.path.realpath(VENV)
 
 
 def base_python() -> str:
@@ -139,11 +137,11 @@ def base_python() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def child_environment(venv: Path = VENV) -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Environment variables for what runs in the environment: as if it had been activated from a clean shell."""
     variables = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    variables["VIRTUAL_ENV"] = str(venv)
-    variables["PATH"] = os.pathsep.join([str(scripts_folder(venv)), variables.get("PATH", os.defpath)])
+    variables["VIRTUAL_ENV"] = str(VENV)
+    variables["PATH"] = os.pathsep.join([str(scripts_folder()), variables.get("PATH", os.defpath)])
     variables["PYTHONNOUSERSITE"] = "1"
     variables["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernels before those in the user's home
     return variables

@@ -1,0 +1,91 @@
+"""The commands `start` and `test`: the command lines that they build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from course import start, testing
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text("def test_a(): pass\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_everything_is_tested_by_default(tree):
+    command = testing.pytest_command([], tree)
+    assert command[-1] == "tests" and "--nbval-lax" in command
+    (tree / "notebooks").mkdir()
+    (tree / "notebooks" / "00_a.ipynb").write_text("{}", encoding="utf-8")
+    (tree / "tests" / "nbval_sanitize.cfg").write_text("", encoding="utf-8")
+    command = testing.pytest_command(["-x"], tree)
+    assert command[-3:] == ["tests", "notebooks/00_a.ipynb", "-x"]
+    assert command[command.index("--nbval-sanitize-with") + 1] == str(tree / "tests" / "nbval_sanitize.cfg")
+
+
+@pytest.mark.parametrize("named", ["tests/test_a.py", "tests/test_a.py::test_a", "tests"])
+def test_named_files_alone_are_tested(tree, named):
+    assert testing.pytest_command(["-k", "a", named], tree)[-3:] == ["-k", "a", named]
+
+
+def test_the_exit_code_is_that_of_pytest(monkeypatch, tree):
+    for code in (0, 1, 5):
+        command = [sys.executable, "-c", f"raise SystemExit({code})"]
+        monkeypatch.setattr(testing, "pytest_command", lambda arguments, command=command: command)
+        monkeypatch.setattr(testing, "VENV", tree)
+        assert testing.main([]) == code
+
+
+def test_a_killed_pytest_is_a_failure(monkeypatch, tree):
+    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+    monkeypatch.setattr(testing, "pytest_command", lambda arguments: command)
+    monkeypatch.setattr(testing, "VENV", tree)
+    assert testing.main([]) != 0
+
+
+def test_jupyter_opens_the_first_chapter_if_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "ROOT", tmp_path)
+    assert "--LabApp.default_url=/lab" in start.jupyter_command(None, True, [])
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / start.FIRST).write_text("{}", encoding="utf-8")
+    command = start.jupyter_command(8890, False, ["--debug"])
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb" in command
+    assert {"--ServerApp.port=8890", "--no-browser"} <= set(command) and command[-1] == "--debug"
+    assert f"--ServerApp.root_dir={tmp_path}" in command
+
+
+@pytest.mark.parametrize("bad", [["--port", "x"], ["--port", "0"], ["--port", "70000"], ["--nonsense"]])
+def test_bad_options_of_start_are_refused(bad, capsys):
+    with pytest.raises(SystemExit) as caught:
+        start._parse(bad)
+    assert caught.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_what_follows_two_dashes_is_for_jupyter():
+    options, extra = start._parse(["--port", "9000", "--", "--debug", "--port=1"])
+    assert (options.port, extra) == (9000, ["--debug", "--port=1"])
+
+
+def test_notebooks_are_signed_once(tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    sign = pytest.importorskip("nbformat.sign")
+    monkeypatch.setattr(start, "VENV", tmp_path)
+    signed = []
+    monkeypatch.setattr(sign, "NotebookNotary", lambda: type("Notary", (), {"sign": lambda self, nb: signed.append(nb)})())
+    path = tmp_path / "a.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), path)
+    start.trust([path])
+    start.trust([path])
+    assert len(signed) == 1
+    path.write_text("not json", encoding="utf-8")
+    start.trust([path])  # an edited notebook may be anything
+
+
+def test_tests_run_as_processes_of_their_own():
+    assert subprocess.run([sys.executable, "-c", "import course.testing"], cwd=start.ROOT).returncode == 0
