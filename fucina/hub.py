@@ -131,6 +131,14 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     return _publish(entry, write)
 
 
+def how_to_get(name: str) -> str:
+    """Return what to type to have a known model; raises ModelNotFound for a name that is not known."""
+    entry = entry_named(name)
+    if entry is None:
+        raise _unknown(name)
+    return entry.how_to_get
+
+
 def models_folder() -> Path:
     """Return the folder for model files: `FUCINA_HOME`/models, or `fucina/models` in the user's cache folder.
 

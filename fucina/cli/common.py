@@ -1,0 +1,139 @@
+"""Options and habits that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidText
+
+if TYPE_CHECKING:
+    from ..generation import Generation
+    from ..model import Model
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n")
+
+
+def add_model_name(parser: argparse.ArgumentParser) -> None:
+    """Add --model."""
+    parser.add_argument(
+        "-m", "--model", default="smollm2", metavar="NAME|PATH", help="a name from `fucina models`, or a .gguf (smollm2)"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else on stdout")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `fucina.load` takes."""
+    add_model_name(parser)
+    group = parser.add_argument_group("running the model")
+    group.add_argument("--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)")
+    group.add_argument("--threads", type=int, metavar="N", help="of the native backend (the machine's cores)")
+    group.add_argument("--context", type=int, metavar="N", help="positions that a conversation may have (what the model has)")
+    group.add_argument("--cache-dtype", choices=("f16", "f32"), help="of keys and values")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add how tokens are chosen, and when to end."""
+    group = parser.add_argument_group("choosing tokens (defaults: greedy, everything else off)")
+    group.add_argument("-t", "--temperature", type=float, metavar="T", help="0: always the likeliest token (0)")
+    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest; 0: all (0)")
+    group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest that reach probability P (1)")
+    group.add_argument("--min-p", type=float, metavar="P", help="keep those at least P times as likely as the best (0)")
+    group.add_argument("--repeat-penalty", type=float, metavar="R", help="divides logits of seen tokens; 1: off (1)")
+    group.add_argument("--frequency-penalty", type=float, metavar="F", help="subtracted per occurrence (0)")
+    group.add_argument("--presence-penalty", type=float, metavar="F", help="subtracted once from seen tokens (0)")
+    group.add_argument("--repeat-last-n", type=int, metavar="N", help="how many tokens the penalties look at (64)")
+    group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+
+
+def load_model(args: argparse.Namespace) -> Model:
+    """Load the model that the options name."""
+    from ..model import load
+
+    return load(args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype)
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of SamplerOptions that were given, checked, and a seed: random, and told, where draws need one."""
+    from ..sampling import SamplerOptions
+
+    given = {name: value for name in SAMPLING if (value := getattr(args, name)) is not None}
+    if args.seed is not None:
+        given["seed"] = args.seed
+    SamplerOptions(**given)  # a bad setting should fail before a model is loaded
+    if args.seed is None and given.get("temperature", 0) > 0:
+        given["seed"] = secrets.randbits(32)
+        print(f"seed {given['seed']} (--seed {given['seed']} repeats this run)", file=sys.stderr)
+    return given
+
+
+def read_text(argument: str | None, what: str) -> str:
+    """Return a text given as an argument, or read it from stdin (UTF-8, one final newline dropped).
+
+    Raises
+    ------
+    InvalidText
+        stdin is not UTF-8.
+    """
+    if argument is not None and argument != "-":
+        return argument
+    if sys.stdin.isatty():
+        print(f"reading the {what} from the terminal; end it with Ctrl-D (Ctrl-Z, Enter on Windows)", file=sys.stderr)
+    buffer = getattr(sys.stdin, "buffer", None)
+    try:
+        text = sys.stdin.read() if buffer is None else buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidText(f"the {what} on stdin is not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start}") from None
+    for newline in ("\r\n", "\n"):
+        if text.endswith(newline):
+            return text[: -len(newline)]
+    return text
+
+
+def show(text: str) -> None:
+    """Print a piece of text at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, in ASCII."""
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def describe(result: Generation, finish_reason: str | None = None) -> dict[str, Any]:
+    """Return what a script wants to know of a generation."""
+    return {
+        "text": result.text,
+        "tokens": result.tokens,
+        "finish_reason": finish_reason or result.finish_reason,
+        "stop": result.stop,
+        "prompt_tokens": result.prompt_tokens,
+        "seed": result.seed,
+        "prefill_seconds": round(result.prefill_seconds, 6),
+        "decode_seconds": round(result.decode_seconds, 6),
+        "tokens_per_second": round(result.decode_rate, 2),
+    }
+
+
+def columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
+    """Return rows as aligned columns; those whose numbers are in `right` are aligned to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def megabytes(size: int | None) -> str:
+    """Return a size in MB (10**6 bytes), or ?."""
+    return "?" if size is None else f"{size / 1e6:.1f} MB"

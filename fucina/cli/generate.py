@@ -1,0 +1,52 @@
+"""`fucina generate`: continue a text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("prompt", nargs="?", help="the text; without it, or for -, it is read from stdin")
+    common.add_model_options(parser)
+    common.add_sampling_options(parser)
+    parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="at most this many new tokens (64)")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends a text")
+    parser.add_argument("--stats", action="store_true", help="print counts and speed on stderr at the end")
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stream the continuation to stdout, or print it as JSON."""
+    options = common.sampling_options(args)
+    prompt = common.read_text(args.prompt, "prompt")
+    model = common.load_model(args)
+    try:
+        stream = model.generate(
+            prompt, max_tokens=args.max_tokens, stop=args.stop, stream=True, ignore_eos=args.ignore_eos, **options
+        )
+        interrupted = False
+        try:
+            for piece in stream:
+                if not args.json:
+                    common.show(piece)
+        except KeyboardInterrupt:  # what is there stays
+            interrupted = True
+        result = stream.result
+    finally:
+        model.close()
+    if args.json:
+        finish = "interrupted" if interrupted else None
+        common.print_json({"model": str(model.path), "prompt": prompt, **common.describe(result, finish)})
+    else:
+        common.show("\n")
+    if args.stats:
+        print(
+            f"prompt {result.prompt_tokens} tokens in {result.prefill_seconds:.2f} s, "
+            f"{len(result.tokens)} new tokens at {result.decode_rate:.1f} tokens/s, finish: {result.finish_reason}",
+            file=sys.stderr,
+        )
+    return 130 if interrupted else 0

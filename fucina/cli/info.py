@@ -1,0 +1,138 @@
+"""`fucina info`: what is in a model file."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from typing import Any
+
+from ..errors import GgufError, ModelError, UnsupportedTokenizerFormat
+from . import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("model", nargs="?", default="smollm2", metavar="NAME|PATH", help="a known name or a .gguf (smollm2)")
+    parser.add_argument("--tensors", action="store_true", help="list every tensor")
+    parser.add_argument("--metadata", action="store_true", help="list every metadata key")
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description; nothing of the weights is read."""
+    from .. import hub
+    from ..gguf import GgufFile
+
+    file = GgufFile(hub.find(args.model))
+    document = describe(file)
+    if args.tensors:
+        document["tensors"] = [
+            {"name": t.name, "shape": list(t.shape), "type": t.ggml_type.name, "bytes": t.nbytes} for t in file.tensors.values()
+        ]
+    if args.metadata:
+        document["metadata"] = {key: file.metadata.describe(key) for key in file.metadata}
+    file.close()
+    if args.json:
+        common.print_json(document)
+    else:
+        print(_readable(document))
+    return 0
+
+
+def describe(file: Any) -> dict[str, Any]:
+    """Return what is in an open GGUF, as plain values."""
+    from ..models import read_family
+
+    meta = file.metadata
+    by_type: dict[str, dict[str, int]] = defaultdict(lambda: {"tensors": 0, "parameters": 0, "bytes": 0})
+    for tensor in file.tensors.values():
+        row = by_type[tensor.ggml_type.name]
+        row["tensors"] += 1
+        row["parameters"] += math.prod(tensor.shape)
+        row["bytes"] += tensor.nbytes
+    architecture = meta.str("general.architecture", default=None)
+    document = {
+        "file": str(file.path),
+        "file_bytes": sum(part.stat().st_size for part in file.parts),
+        "parts": len(file.parts),
+        "name": meta.str("general.name", default=None),
+        "licence": meta.str("general.license", default=None),
+        "architecture": architecture,
+        "sizes": {
+            key.split(".", 1)[1]: meta[key]
+            for key in meta
+            if architecture and key.startswith(f"{architecture}.") and isinstance(meta[key], (int, float, str))
+        },
+        "parameters": sum(row["parameters"] for row in by_type.values()),
+        "tensor_types": dict(by_type),
+        "chat_template": "tokenizer.chat_template" in meta,
+        "tokenizer": _tokenizer(meta),
+    }
+    try:
+        family = read_family(file)
+        elements = sum(layer.kv_heads * (layer.k_dim + layer.v_dim) for layer in family.config.cache_geometry())
+        document |= {"runs_here": True, "why_not": None, "cache_bytes_per_position": 2 * elements}
+    except (ModelError, GgufError) as error:
+        document |= {"runs_here": False, "why_not": str(error), "cache_bytes_per_position": None}
+    return document
+
+
+def _tokenizer(meta: Any) -> dict[str, Any] | None:
+    from ..tokenizers import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(meta)
+    except (UnsupportedTokenizerFormat, GgufError) as error:
+        return {"error": str(error)}
+    return {
+        "kind": meta.str("tokenizer.ggml.model", default=None),
+        "pre": tokenizer.pre,
+        "pre_mismatch": tokenizer.pre_mismatch,
+        "tokens": tokenizer.n_vocab,
+        "bos": tokenizer.bos,
+        "eos": tokenizer.eos,
+        "add_bos": tokenizer.add_bos,
+        "ends": sorted(tokenizer.eog_ids),
+    }
+
+
+def _readable(d: dict[str, Any]) -> str:
+    lines = [
+        ("file", d["file"] + (f" and {d['parts'] - 1} more parts" if d["parts"] > 1 else "")),
+        ("size", common.megabytes(d["file_bytes"])),
+        ("name", d["name"] or "-"),
+        ("licence", d["licence"] or "-"),
+        ("architecture", f"{d['architecture']}" + ("" if d["runs_here"] else f"  (does not run here: {d['why_not']})")),
+        ("parameters", f"{d['parameters']:,}"),
+    ]
+    lines += [(f"  {key}", _short(value)) for key, value in d["sizes"].items()]
+    if d["cache_bytes_per_position"]:
+        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes a position (f16)"))
+    lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
+    lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
+    text = [common.columns(lines), ""]
+    rows = [("type", "tensors", "parameters", "bytes")]
+    rows += [(t, f"{r['tensors']}", f"{r['parameters']:,}", f"{r['bytes']:,}") for t, r in d["tensor_types"].items()]
+    text.append(common.columns(rows, right=(1, 2, 3)))
+    if "tensors" in d:
+        rows = [("tensor", "shape", "type", "bytes")]
+        rows += [(t["name"], " x ".join(map(str, t["shape"])), t["type"], f"{t['bytes']:,}") for t in d["tensors"]]
+        text += ["", common.columns(rows, right=(3,))]
+    if "metadata" in d:
+        text += ["", common.columns([("metadata", "value"), *d["metadata"].items()])]
+    return "\n".join(text)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _tokenizer_line(t: dict[str, Any]) -> str:
+    if "error" in t:
+        return f"cannot be used: {t['error']}"
+    pre = f", rules {t['pre']}" if t["pre"] else ""
+    if t["pre_mismatch"]:
+        pre += " (unknown here: ids may differ)"
+    bos = "added in front" if t["add_bos"] else "not added"
+    return f"{t['kind']}{pre}, {t['tokens']} tokens, bos {t['bos']} ({bos}), eos {t['eos']}, ends {t['ends']}"
