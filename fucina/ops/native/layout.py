@@ -47,7 +47,8 @@ FIXED = SLOTS + N_SLOTS * SLOT_BYTES  # words below never change while threads r
     F_ACQUIRE,
     F_RELEASE,
     F_HOOK,  # 0, or a function called at every delicate point (tests of the protocol)
-) = range(FIXED, FIXED + 15 * 8, 8)
+    F_HOOK_DATA,  # its first argument
+) = range(FIXED, FIXED + 16 * 8, 8)
 WORKERS = FIXED + 2 * PAIR  # one entry a thread
 WORKER_BYTES = PAIR
 W_PARKED = 0  # 1 while its thread sleeps, or is about to

@@ -45,6 +45,7 @@ from .layout import (
     F_CHAINS,
     F_COUNTERS,
     F_HOOK,
+    F_HOOK_DATA,
     F_RECORDS,
     F_RELEASE,
     F_SPIN,
@@ -100,6 +101,7 @@ def take_part(ctl, tid, bank, step, end):
     steps = load(ctl + F_STEPS)
     spin = load(ctl + F_SPIN)
     hook = load(ctl + F_HOOK)
+    data = load(ctl + F_HOOK_DATA)
     me = ctl + WORKERS + tid * WORKER_BYTES
     seen = 0
     idle = 0
@@ -114,15 +116,15 @@ def take_part(ctl, tid, bank, step, end):
                 atomic_exchange(slot + 8, step)
                 atomic_exchange(slot + 16, end)
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_PUBLISH, bank, step, tid)
+                    call_kernel(hook, data, AT_PUBLISH, bank, step, tid)
                 atomic_exchange(ctl + EPOCH, epoch)
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_PUBLISHED, bank, step, tid)
+                    call_kernel(hook, data, AT_PUBLISHED, bank, step, tid)
                 for t in range(1, threads):
                     worker = ctl + WORKERS + t * WORKER_BYTES
                     if atomic_load(worker + W_PARKED) == 1 and atomic_exchange(worker + W_PARKED, 0) == 1:
                         if hook != 0:
-                            call_kernel(hook, ctl, AT_WAKE, bank, step, tid)
+                            call_kernel(hook, data, AT_WAKE, bank, step, tid)
                         call_release(load(ctl + F_RELEASE), load(worker + W_LOCK))
             if bank == 0:
                 return 0
@@ -136,10 +138,10 @@ def take_part(ctl, tid, bank, step, end):
                     continue
                 idle = 0
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_PARK, bank, step, tid)
+                    call_kernel(hook, data, AT_PARK, bank, step, tid)
                 atomic_exchange(me + W_PARKED, 1)
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_PARKED, bank, step, tid)
+                    call_kernel(hook, data, AT_PARKED, bank, step, tid)
                 if atomic_load(ctl + EPOCH) != seen and atomic_exchange(me + W_PARKED, 0) == 1:
                     continue  # nobody will release the lock: the flag came down here
                 call_acquire(load(ctl + F_ACQUIRE), load(me + W_LOCK))
@@ -151,16 +153,16 @@ def take_part(ctl, tid, bank, step, end):
             step = atomic_load(slot + 8)
             end = atomic_load(slot + 16)
             if hook != 0:
-                call_kernel(hook, ctl, AT_SLOT_READ, bank, step, tid)
+                call_kernel(hook, data, AT_SLOT_READ, bank, step, tid)
             if atomic_load(ctl + EPOCH) != epoch:
                 continue
             if bank == 0:
                 return 0
             if hook != 0:
-                call_kernel(hook, ctl, AT_ENTER, bank, step, tid)
+                call_kernel(hook, data, AT_ENTER, bank, step, tid)
             atomic_add(bank + B_INSIDE, 1)
             if hook != 0:
-                call_kernel(hook, ctl, AT_ENTERED, bank, step, tid)
+                call_kernel(hook, data, AT_ENTERED, bank, step, tid)
             if atomic_load(ctl + EPOCH) != epoch:
                 atomic_add(bank + B_INSIDE, -1)
                 continue
@@ -177,7 +179,7 @@ def take_part(ctl, tid, bank, step, end):
                 if chunk >= total:
                     break
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_CLAIMED, bank, step, tid)
+                    call_kernel(hook, data, AT_CLAIMED, bank, step, tid)
                 if total == 1:
                     after = step  # run below, with the one-chunk steps behind it
                     break
@@ -197,13 +199,13 @@ def take_part(ctl, tid, bank, step, end):
                     call_kernel(load(record + FN * 8), record, bank, u0, u1, tid)
                     record += RECORD_BYTES
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_CHUNK_DONE, bank, step, tid)
+                    call_kernel(hook, data, AT_CHUNK_DONE, bank, step, tid)
                 if atomic_add(counter + C_DONE, 1) == total - 1:
                     after = step + 1
                     break
             if after >= 0:
                 if hook != 0:
-                    call_kernel(hook, ctl, AT_LAST_DONE, bank, step, tid)
+                    call_kernel(hook, data, AT_LAST_DONE, bank, step, tid)
                 while after < end and load(totals + after * 8) == 1:
                     last = load(steps + after * STEP_BYTES + 8)
                     for chain in range(load(steps + after * STEP_BYTES), last):
@@ -231,5 +233,5 @@ def take_part(ctl, tid, bank, step, end):
         if tid == 0:
             return 0
         if hook != 0:
-            call_kernel(hook, ctl, AT_LEAVE, bank, step, tid)
+            call_kernel(hook, data, AT_LEAVE, bank, step, tid)
         atomic_add(bank + B_INSIDE, -1)

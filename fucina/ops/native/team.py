@@ -25,6 +25,7 @@ from .layout import (
     F_CHAINS,
     F_COUNTERS,
     F_HOOK,
+    F_HOOK_DATA,
     F_KV_HEADS,
     F_N_STEPS,
     F_RECORDS,
@@ -60,7 +61,7 @@ _teams: weakref.WeakSet[Team] = weakref.WeakSet()
 class _Shared:
     """Everything that the threads of one team touch; they keep it alive."""
 
-    def __init__(self, program: Program, threads: int, scratch: int, part: int, spin: float, target: int, tiny: int, hook: int):
+    def __init__(self, program: Program, threads: int, scratch: int, part: int, spin: float, target: int, tiny: int, hook: tuple[int, int]):
         chains, steps = len(program.chains), len(program.steps)
         self.program, self.n_threads = program, threads
         self.control = aligned(control_bytes(threads))
@@ -83,7 +84,8 @@ class _Shared:
             (F_YIELD, calls.yield_slice),
             (F_ACQUIRE, calls.acquire),
             (F_RELEASE, calls.release),
-            (F_HOOK, hook),
+            (F_HOOK, hook[0]),
+            (F_HOOK_DATA, hook[1]),
         ):
             words[at // 8] = value
         for t, lock in enumerate(self.locks.addresses):
@@ -126,7 +128,7 @@ class Team:
     scratch_bytes : scratch that each thread gets.
     part_bytes : room for the partial results of split attention.
     spin_seconds, target_ns, tiny_ns : see the constants of this module.
-    hook : address of a function that is called at the protocol's delicate points, or 0.
+    hook : addresses of a function that is called at the protocol's delicate points, and of its data (tests).
 
     Raises
     ------
@@ -144,7 +146,7 @@ class Team:
         spin_seconds: float = SPIN_SECONDS,
         target_ns: int = TARGET_NS,
         tiny_ns: int = TINY_NS,
-        hook: int = 0,
+        hook: tuple[int, int] = (0, 0),
     ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
