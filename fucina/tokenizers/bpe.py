@@ -86,8 +86,9 @@ class BytePairTokenizer(Tokenizer):
                     missing.append(_BYTE_OF[stand_in])
                 else:
                     tokens.append(token)
-        if missing:
+        if missing:  # not remembered, so that the next such text warns as well
             self._warn_unencodable(missing)
+            return tuple(tokens)
         result = tuple(tokens) if whole is None else (whole,)
         if len(word) <= _CACHED_LENGTH:
             if len(self._words) >= CACHED_WORDS:

@@ -43,7 +43,8 @@ class SentencePieceTokenizer(Tokenizer):
     Notes
     -----
     ``decode(encode(text)) == text.replace("\\u2581", " ")``: a `▁` in a text cannot be told from a space, whatever the
-    settings.  With `add_space_prefix` there is one more exception: a marker in the text gets a space behind it.
+    settings.  With `add_space_prefix` there is one more exception: text behind a marker (a user-defined token is one, too)
+    gets a space in front, as llama.cpp does it.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class SentencePieceTokenizer(Tokenizer):
                     missing.append(byte)
                 else:
                     tokens.append(token)
-        if missing:
-            self._warn_unencodable(missing)
         result = tuple(tokens)
+        if missing:  # not remembered, so that the next such text warns as well
+            self._warn_unencodable(missing)
+            return result
         if len(word) <= _CACHED_LENGTH:
             if len(self._words) >= CACHED_WORDS:
                 self._words.clear()
