@@ -1,0 +1,327 @@
+"""The command line, on the tiny chat model: what goes to stdout, what to stderr, exit codes, broken pipes, Ctrl-C."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fucina
+from fucina import hub
+from fucina.cli import main
+from tests.chat_model import write_chat_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return str(write_chat_model(tmp_path_factory.mktemp("model") / "chat.gguf"))
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    model = fucina.load(path, backend="naive")
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        status = main([str(a) for a in arguments])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def naive(path):
+    return ("--model", path, "--backend", "naive")
+
+
+def process(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+# --- generate ---------------------------------------------------------------------------------------------------
+
+
+def test_generate_streams_the_text(cli, path, model):
+    status, out, err = cli("generate", "ab", "-n", 6, *naive(path))
+    assert (status, err) == (0, "")
+    assert out == model.generate("ab", max_tokens=6).text + "\n"
+
+
+def test_generate_json(cli, path, model):
+    status, out, err = cli("generate", "ab", "-n", 6, "--json", "--stats", *naive(path))
+    document = json.loads(out)
+    expected = model.generate("ab", max_tokens=6)
+    assert status == 0 and "6 new tokens" in err and out.isascii()
+    assert document["tokens"] == expected.tokens and document["text"] == expected.text
+    assert (document["finish_reason"], document["prompt_tokens"], document["prompt"]) == ("length", 2, "ab")
+
+
+def test_a_printed_seed_repeats_the_run(cli, path):
+    """Case C12."""
+    options = ("generate", "ab", "-n", 12, "-t", "1.3", "--top-p", "0.95", "--json", *naive(path))
+    status, out, err = cli(*options)
+    first = json.loads(out)
+    assert status == 0 and err.startswith(f"seed {first['seed']} ")
+    status, out, err = cli(*options, "--seed", first["seed"])
+    again = json.loads(out)
+    assert err == "" and again["tokens"] == first["tokens"] and again["seed"] == first["seed"]
+    other = json.loads(cli(*options, "--seed", first["seed"] + 1)[1])
+    assert other["tokens"] != first["tokens"]
+
+
+def test_generate_reads_stdin(cli, path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\n".encode()), encoding="ascii"))
+    status, out, _ = cli("generate", "-n", 1, "--json", *naive(path))
+    assert status == 0 and json.loads(out)["prompt"] == "é"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="ascii"))
+    status, _, err = cli("generate", "-", *naive(path))
+    assert status == 1 and "not UTF-8: byte 0xFF at 1" in err
+
+
+def test_stop_and_sampling_flags_reach_the_model(cli, path, model):
+    text = model.generate("ab", max_tokens=8).text
+    status, out, _ = cli("generate", "ab", "-n", 8, "--stop", text[2:4], "--json", *naive(path))
+    document = json.loads(out)
+    assert document["stop"] == text[2:4] and document["text"] == text[: text.find(text[2:4])]
+    flags = {
+        "temperature": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "repeat_penalty": 1.1,
+        "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 5, "seed": 3,
+    }  # fmt: skip
+    arguments = [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), value)]
+    document = json.loads(cli("generate", "ab", "-n", 8, "--json", *arguments, *naive(path))[1])
+    assert document["tokens"] == model.generate("ab", max_tokens=8, **flags).tokens
+
+
+def test_ctrl_c_keeps_what_was_said(cli, path, monkeypatch):
+    from fucina.generation import GenerationStream
+
+    real, calls = GenerationStream.__next__, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(GenerationStream, "__next__", interrupted)
+    status, out, err = cli("generate", "ab", "-n", 20, *naive(path))
+    assert status == 130 and out.endswith("\n") and len(out) > 1 and "Traceback" not in err
+    calls.clear()
+    status, out, _ = cli("generate", "ab", "-n", 20, "--json", *naive(path))
+    assert status == 130 and json.loads(out)["finish_reason"] == "interrupted" and json.loads(out)["text"]
+
+
+# --- chat -------------------------------------------------------------------------------------------------------
+
+
+def test_chat_with_messages(cli, path):
+    status, out, err = cli("chat", "hi", "and?", "--system", "be", "-n", 5, "--json", *naive(path))
+    document = json.loads(out)
+    assert (status, err) == (0, "")
+    assert [m["role"] for m in document["messages"]] == ["system", "user", "assistant", "user", "assistant"]
+    first, second = document["turns"]
+    assert first["reused"] == 0 and second["reused"] >= first["prompt_tokens"] - 1
+    assert [first["text"], second["text"]] == [m["content"] for m in document["messages"][2::2]]
+    status, out, _ = cli("chat", "hi", "and?", "--system", "be", "-n", 5, *naive(path))
+    assert out == first["text"] + "\n" + second["text"] + "\n"
+
+
+def test_chat_reads_lines(cli, path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hi\nand?\n"))
+    status, out, _ = cli("chat", "-n", 5, "--json", *naive(path))
+    assert status == 0 and [m["content"] for m in json.loads(out)["messages"][::2]] == ["hi", "and?"]
+
+
+def test_chat_in_a_terminal(cli, path, monkeypatch):
+    lines = iter(["hi", "", "/stats", "/help", "/nope", "x" * 2000, "/reset", "hi", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    status, out, err = cli("chat", "-n", 5, *naive(path))
+    assert status == 0
+    first, second = out.splitlines()
+    assert first == second  # greedy, and forgotten in between
+    for said in ("positions in use; last reply: 0 of", "/reset", "no command /nope", "tokens with this message", "forgotten"):
+        assert said in err
+
+    def end(prompt):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", end)
+    assert cli("chat", *naive(path))[0] == 0
+
+    def stop(prompt):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", stop)
+    status, _, err = cli("chat", *naive(path))
+    assert status == 130 and "Traceback" not in err
+
+
+def test_chat_without_a_template(cli, tmp_path):
+    """Case B6: said before any model is loaded."""
+    bare = write_chat_model(tmp_path / "bare.gguf", template=None)
+    status, out, err = cli("chat", "hi", "--model", bare)
+    assert (status, out) == (1, "") and "no chat template" in err and err.count("\n") == 1
+
+
+# --- info, tokenize, models -------------------------------------------------------------------------------------
+
+
+def test_info(cli, path):
+    status, out, err = cli("info", path, "--json", "--tensors", "--metadata")
+    document = json.loads(out)
+    assert (status, err) == (0, "")
+    assert document["architecture"] == "llama" and document["runs_here"] and document["chat_template"]
+    assert document["tokenizer"]["tokens"] == 258 and document["tokenizer"]["ends"] == [257]
+    assert sum(t["bytes"] for t in document["tensors"]) == document["tensor_types"]["F32"]["bytes"]
+    assert document["parameters"] * 4 == document["tensor_types"]["F32"]["bytes"]
+    assert document["cache_bytes_per_position"] == 2 * 2 * 2 * (16 + 16)  # layers, heads, K and V, two bytes each
+    assert "tokenizer.chat_template" in document["metadata"]
+    status, out, _ = cli("info", path, "--tensors", "--metadata")
+    assert status == 0 and out.isascii()
+    for expected in ("llama", "chat template", "token_embd.weight", "258 x 40", "general.architecture"):
+        assert expected in out
+
+
+def test_info_of_a_family_that_does_not_run_here(cli, tmp_path):
+    from fucina.gguf import GgmlType, write_gguf
+
+    import numpy as np
+
+    strange = tmp_path / "strange.gguf"
+    write_gguf(strange, {"general.architecture": "strange"}, {"a": (np.zeros((2, 3), np.float32), GgmlType.F32)})
+    status, out, _ = cli("info", strange, "--json")
+    document = json.loads(out)
+    assert status == 0 and not document["runs_here"] and "strange" in document["why_not"]
+    assert "error" in document["tokenizer"] and not document["chat_template"]
+    status, out, _ = cli("info", strange)
+    assert status == 0 and "does not run here" in out and "cannot be used" in out
+
+
+def test_tokenize(cli, path):
+    status, out, _ = cli("tokenize", "hi<|im_end|>", "-m", path, "--json")
+    document = json.loads(out)
+    assert status == 0 and document["count"] == 3
+    assert [t["piece"] for t in document["tokens"]] == ["h", "i", "<|im_end|>"]
+    assert [t["special"] for t in document["tokens"]] == [False, False, True]
+    assert json.loads(cli("tokenize", "hi<|im_end|>", "-m", path, "--json", "--plain")[1])["count"] == 12
+    status, out, _ = cli("tokenize", "é a", "-m", path)
+    assert out.isascii() and "b'\\xc3'" in out and "' '" in out and "4 tokens, 3 characters, 4 bytes" in out
+    status, out, _ = cli("tokenize", "--decode", "71, 72 257", "-m", path)
+    assert (status, out) == (0, "hi<|im_end|>\n")
+    status, _, err = cli("tokenize", "--decode", "71 x", "-m", path)
+    assert status == 2 and "'x' is not a token id" in err
+    status, _, err = cli("tokenize", "--decode", "71 999", "-m", path)
+    assert status == 1 and "999" in err
+    assert cli("tokenize", "", "-m", path)[1] == "0 tokens, 0 characters, 0 bytes\n"
+
+
+def test_models(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("FUCINA_HOME", str(tmp_path))
+    status, out, _ = cli("models", "--json")
+    document = json.loads(out)
+    assert status == 0 and document["models_folder"] == str(tmp_path / "models")
+    assert [m["name"] for m in document["models"]] == [m.name for m in hub.list_known()]
+    status, out, _ = cli("models")
+    assert status == 0 and out.isascii() and "smollm2" in out and "Apache-2.0" in out
+    entry = next(e for e in hub.KNOWN if e.name == "smollm2")
+    file = tmp_path / "models" / entry.filename
+    file.parent.mkdir()
+    with file.open("wb") as out_file:
+        out_file.truncate(entry.size)  # the right size is all that listing looks at
+    assert cli("models", "--path", "smollm2")[:2] == (0, f"{file}\n")
+    assert cli("models", "--fetch", "smollm2")[:2] == (0, f"{file}\n")
+    status, out, err = cli("models", "--path", "nope")
+    assert (status, out) == (1, "") and "smollm2" in err
+    assert cli("models", "--path", "a", "--fetch", "b")[0] == 2
+
+
+# --- usage, errors, processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("nope",), ("generate", "x", "--nope"), ("generate", "x", "-n", "many"), ("generate", "x", "--top-p", "7"),
+     ("generate", "x", "-t", "nan"), ("generate", "x", "--seed", "-1"), ("generate", "x", "--backend", "gpu")],
+)  # fmt: skip
+def test_wrong_usage(cli, arguments):
+    status, out, err = cli(*arguments)
+    assert (status, out) == (2, "") and "Traceback" not in err and err
+
+
+@pytest.mark.parametrize("option", [("-n", 0), ("--threads", 0), ("--context", -3)])
+def test_wrong_numbers(cli, path, option):
+    status, out, err = cli("generate", "x", *option, *naive(path))
+    assert (status, out) == (2, "") and "at least 1" in err and err.count("\n") == 1
+
+
+def test_failures_are_one_line(cli, tmp_path, path):
+    foreign = tmp_path / "page.gguf"
+    foreign.write_bytes(b"<!DOCTYPE html>" * 10)
+    for arguments in (
+        ("generate", "x", "--model", foreign),
+        ("generate", "x", "--model", "nope"),
+        ("generate", "x", "--model", tmp_path / "none.gguf"),
+        ("info", foreign),
+        ("tokenize", "x", "-m", foreign),
+        ("chat", "x", "--model", foreign),
+        ("generate", "", *naive(path)),
+        ("generate", "x" * 600, *naive(path)),
+    ):
+        status, out, err = cli(*arguments)
+        assert (status, out) == (1, "") and err.startswith("fucina: ") and err.count("\n") == 1, arguments
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "info", "tokenize", "models"])
+def test_every_command_has_help(cli, command):
+    status, out, _ = cli(command, "--help")
+    assert status == 0 and "--json" in out and out.isascii()
+
+
+def test_help_is_quick_to_start():
+    """`fucina --help` must not wait for NumPy, numba or jinja2."""
+    code = (
+        "import sys; from fucina.cli import main; assert main(['--help']) == 0; assert main(['generate', '--help']) == 0; "
+        "print(sorted({'numpy', 'numba', 'jinja2', 'fucina.model'} & set(sys.modules)))"
+    )
+    done = process("-c", code, text=True)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0 and out.splitlines()[-1] == "[]", err
+
+
+def test_a_terminal_that_cannot_show_everything(path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = process("-m", "fucina", "tokenize", "--decode", "168", "-m", path, env=environment)
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, err) == (0, b"") and out == b"?\n"
+
+
+def test_a_reader_that_leaves(path):
+    running = process("-m", "fucina", "generate", "ab", "-n", "200", "--ignore-eos", *naive(path))
+    running.stdout.read(1)
+    running.stdout.close()
+    err = running.stderr.read()
+    running.stderr.close()
+    assert running.wait(timeout=60) == 0 and err == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_in_a_process(path):
+    running = process("-m", "fucina", "generate", "ab", "-n", "400", "--ignore-eos", *naive(path))
+    running.stdout.read(1)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130 and out.endswith(b"\n") and b"Traceback" not in err
