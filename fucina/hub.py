@@ -14,6 +14,7 @@ import importlib.util
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,21 +204,31 @@ def _in_package(package: str, inside: str) -> Path | None:
 
 def _publish(entry: Entry, write: Callable[[Path], None]) -> Path:
     """Let `write` make the file under a temporary name, and give it its own name when it is complete."""
-    folder = _writable_folder()
+    path = _writable_folder() / entry.filename
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{entry.filename}.", suffix=".part", dir=folder)
+        _forget_broken_off(path)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         os.close(handle)
         temporary = Path(name)
         try:
             write(temporary)
-            os.replace(temporary, folder / entry.filename)
+            os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
     except FucinaError:
         raise
     except OSError as error:
-        raise ModelNotFound(f"cannot write {folder / entry.filename}: {error.strerror or error}") from error
-    return folder / entry.filename
+        if _has_size(path, entry.size):  # another process was first, and Windows does not replace an open file
+            return path
+        raise ModelNotFound(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def _forget_broken_off(path: Path) -> None:
+    """Remove what a process that was killed left behind, a day later."""
+    for old in path.parent.glob(f".{path.name}.*.part"):
+        if time.time() - old.stat().st_mtime > 86400:
+            old.unlink(missing_ok=True)
 
 
 def _writable_folder() -> Path:

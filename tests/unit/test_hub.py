@@ -1,8 +1,10 @@
 """Finding, joining and fetching known models: on made-up entries, folders and a server of our own."""
 
 import hashlib
+import os
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -110,6 +112,19 @@ def test_parts_are_joined_once(home, known):
     assert hub.find("toy") == path
     assert hub.list_known()[0].source == "models folder"
     assert [p.name for p in path.parent.iterdir()] == ["toy.gguf"]
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(home, known):
+    known(entry(package="toy-pkg", parts=(("toy_old_1", "p0"), ("toy_old_2", "p1"))))
+    package(home, "toy_old_1", "p0", DATA[:100])
+    package(home, "toy_old_2", "p1", DATA[100:])
+    hub.models_folder().mkdir(parents=True)
+    old, running = (hub.models_folder() / f".toy.gguf.{name}.part" for name in ("old", "running"))
+    for path, age in ((old, 90000), (running, 60)):
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age, time.time() - age))
+    hub.find("toy")
+    assert sorted(p.name for p in hub.models_folder().iterdir()) == [running.name, "toy.gguf"]
 
 
 def test_wrong_parts_leave_nothing(home, known):
