@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from ..errors import PeerNotFound, WorkerFailed
 
 ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the package
+_PATIENCE = 300.0  # seconds that a question may take before its process is ended
 CAN_STOP = hasattr(signal, "SIGSTOP")
 
 
@@ -41,6 +43,11 @@ def find_peer(python: str | None = None) -> str:
     return python
 
 
+def wait_policy() -> str:
+    """How threads of OpenMP wait: OMP_WAIT_POLICY where it is set, else "active", which is best on a quiet machine."""
+    return os.environ.get("OMP_WAIT_POLICY", "active")
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One contestant.
@@ -63,7 +70,7 @@ class Side:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """Its environment: without an active wait policy, llama.cpp's threads lose time at every pass."""
-        return {**os.environ, "OMP_WAIT_POLICY": "active", "GGML_NO_BACKTRACE": "1", **extra}
+        return {**os.environ, "OMP_WAIT_POLICY": wait_policy(), "GGML_NO_BACKTRACE": "1", **extra}
 
 
 class Worker:
@@ -114,6 +121,8 @@ class Worker:
         """Wake it, ask, stop it again."""
         assert self._process.stdin is not None
         self._signal("SIGCONT")
+        watchdog = threading.Timer(_PATIENCE, self._process.kill)
+        watchdog.start()
         try:
             self._process.stdin.write(json.dumps({"ask": name, **arguments}) + "\n")
             self._process.stdin.flush()
@@ -121,6 +130,7 @@ class Worker:
         except BrokenPipeError:
             return self._receive()  # raises, with what the process had to say
         finally:
+            watchdog.cancel()
             self._signal("SIGSTOP")
 
     def close(self) -> None:

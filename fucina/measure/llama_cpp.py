@@ -52,7 +52,7 @@ class LlamaSession:
             raise RuntimeError(f"llama.cpp made no context of {p.n_ctx} positions")
         self._memory = lc.llama_get_memory(self._context)
         self._vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-        self._limit = p.n_batch
+        self._limit = lc.llama_n_batch(self._context)
         self._batch = lc.llama_batch_init(self._limit, 0, 1)
         b, n = self._batch, self._limit
         self._token = np.ctypeslib.as_array(b.token, (n,))
@@ -152,10 +152,13 @@ class LlamaEngine:
             "settings": self.settings,
         }
 
+    def settings_of(self, use: str) -> tuple[tuple[str, bool], ...]:
+        """See `questions.Engine`."""
+        return tuple(sorted(self.settings["prefill" if use == "prefill" else "decode"].items()))
+
     def session(self, use: str, capacity: int, streams: int) -> LlamaSession:
         """See `questions.Engine`."""
-        settings = self.settings["prefill" if use == "prefill" else "decode"]
-        return LlamaSession(self._model, self._threads, capacity, streams, USES[use], settings)
+        return LlamaSession(self._model, self._threads, capacity, streams, USES[use], dict(self.settings_of(use)))
 
     def load(self, repeats: int) -> list[float]:
         """Seconds of loading the model again with a context of 1024, the file in memory."""

@@ -79,6 +79,9 @@ class FucinaEngine:
             kinds[g.width * size, config.window if is_local(i) else 0] += 1
         return [[count, width, window] for (width, window), count in kinds.items()]
 
+    def settings_of(self, use: str) -> None:
+        """Always the same ones."""
+
     def session(self, use: str, capacity: int, streams: int) -> FucinaSession:
         """See `questions.Engine`."""
         return FucinaSession(self.model, capacity, streams)

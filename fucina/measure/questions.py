@@ -44,6 +44,9 @@ class Engine(Protocol):
     def describe(self) -> dict[str, Any]:
         """Versions and settings, for the record."""
 
+    def settings_of(self, use: str) -> Any:
+        """The settings that a session would be opened with, hashable: sessions of other settings are not reused."""
+
     def session(self, use: str, capacity: int, streams: int) -> Session:
         """Streams for one of `USES`: an engine may have settings and buffers that suit one of them."""
 
@@ -69,12 +72,12 @@ class Questions:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._sessions: dict[tuple[str, int, int], Session] = {}
+        self._sessions: dict[tuple[Any, ...], Session] = {}
 
     def _session(self, use: str, capacity: int, streams: int = 1) -> Session:
-        key = (use, capacity, streams)
+        key = (use, capacity, streams, self.engine.settings_of(use))
         if key not in self._sessions:
-            self._sessions[key] = self.engine.session(*key)
+            self._sessions[key] = self.engine.session(use, capacity, streams)
         return self._sessions[key]
 
     def forget(self) -> None:

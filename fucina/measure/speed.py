@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InvalidOption
 from .bandwidth import Bandwidth
-from .duel import CAN_STOP, Neighbour, Side, Worker, workers
+from .duel import CAN_STOP, Neighbour, Side, Worker, wait_policy, workers
 
 ROWS = tuple(range(1, 17))
 STREAMS = (1, 2, 4, 8, 16)
@@ -57,8 +57,8 @@ def choose_settings(worker: Worker, windowed: bool) -> dict[str, Any]:
     """Try llama.cpp's attention settings for decode and for prefill, keep the faster, and return all times."""
     tried: dict[str, Any] = {}
     asks = {
-        "decode": ("decode", {"context": LONG, "steps": 24, "capacity": _CAPACITY}),
-        "prefill": ("prefill", {"tokens": 512, "repeats": 1, "capacity": _CAPACITY}),
+        "decode": ("decode", {"context": LONG, "steps": 16, "capacity": _CAPACITY}),
+        "prefill": ("prefill", {"tokens": 256, "repeats": 1, "capacity": _CAPACITY}),
     }
     caches = (True, False) if windowed else (True,)
     candidates = [{"flash_attention": f, "full_window_cache": c} for f in (True, False) for c in caches]
@@ -71,6 +71,7 @@ def choose_settings(worker: Worker, windowed: bool) -> dict[str, Any]:
                 seconds.append(sum(passes) / len(passes))
         best = min(range(len(candidates)), key=lambda i: min(times[i]))
         worker.ask("configure", use=use, settings=candidates[best])
+        worker.ask("forget")
         tried[use] = [{**c, "seconds": t} for c, t in zip(candidates, times, strict=True)]
     return tried
 
@@ -140,7 +141,7 @@ def run(
         "threads": threads,
         "rounds": plan.rounds,
         "others_stopped": CAN_STOP,
-        "omp_wait_policy": "active",
+        "omp_wait_policy": wait_policy(),
         "kv": "f16",
         "tried": tried,
     }

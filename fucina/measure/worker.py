@@ -28,8 +28,6 @@ def answer(engine: Any, questions: Any, request: dict[str, Any]) -> Any:
     arguments = dict(request)
     name = arguments.pop("ask")
     if name in ("describe", "load", "configure", "tokenize", "quantize"):
-        if name == "configure":
-            questions.forget()
         return getattr(engine, name)(**arguments)
     return getattr(questions, name)(**arguments)
 
