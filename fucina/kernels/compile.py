@@ -30,7 +30,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from fucina.kernels import isa as isas
-from fucina.kernels.lang import I8, Emitter, resolve
+from fucina.kernels.lang import I8, Emitter, Kernel, resolve
 
 VOID5 = types.void(*[types.int64] * 5)
 KEEP_DAYS = 60  # folders of other versions that were not used for so long are removed
@@ -49,7 +49,8 @@ def on_compile(listener: Callable[[str, float | None], None] | None) -> None:
 
 @intrinsic(prefer_literal=True)
 def _emit(typingctx, name, rec, job, u0, u1, tid):
-    kernel, args, isa = _parse(name.literal_value)
+    plain, _, lowering = name.literal_value.partition("@")
+    (kernel, args), isa = parse(plain), isas.choose(lowering)
 
     def codegen(context, builder, signature, words):
         kernel.emit(Emitter(builder, isa, words[1:]), *args)
@@ -64,10 +65,10 @@ def _load_kernels() -> None:
     from fucina.kernels import attention, embed, linear, pack, quantise, rowops  # noqa: F401
 
 
-def _parse(full: str):
-    name, _, lowering = full.partition("@")
+def parse(name: str) -> tuple[Kernel, tuple]:
+    """The kernel family and arguments of a full name; UnknownKernel if there is none."""
     _load_kernels()
-    return (*resolve(name), isas.choose(lowering))
+    return resolve(name)
 
 
 def address(name: str, isa: str | None = None) -> int:
@@ -87,7 +88,7 @@ def address(name: str, isa: str | None = None) -> int:
     full = f"{name}@{isas.choose(isa).name}"
     with _lock:
         if full not in _compiled:
-            _parse(full)
+            parse(name)
             _compiled[full] = _compile(full)
         return _compiled[full].address
 

@@ -6,6 +6,8 @@ float32 operations of NumPy are IEEE; the one thing it lacks, a fused multiply-a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fucina.gguf import dequantize
@@ -25,10 +27,11 @@ def fma(x, y, z) -> np.ndarray:
     p, z = np.multiply(x, y, dtype=np.float64), np.asarray(z, np.float64)
     s = p + z
     t = s - p
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         error = (p - (s - t)) + (z - t)
-    inexact = np.isfinite(s) & (error != 0) & (np.ascontiguousarray(s).view(np.int64).reshape(s.shape) & 1 == 0)
-    return np.where(inexact, np.nextafter(s, np.copysign(np.inf, error)), s).astype(F)
+        even = np.ascontiguousarray(s).view(np.int64).reshape(s.shape) & 1 == 0
+        odd = np.nextafter(s, np.copysign(np.inf, error))
+        return np.where(even & (error != 0) & np.isfinite(s), odd, s).astype(F)
 
 
 def fold(v: np.ndarray, op=np.add) -> np.ndarray:
@@ -63,7 +66,7 @@ def quantise(x: np.ndarray, kind: str) -> dict[str, np.ndarray]:
     block = 32 if kind == "q8" else 256
     b = x.reshape(len(x), -1, block)  # [m, nb, block]
     most = np.abs(b).max(-1)  # [m, nb]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(most < F(2.0**-120), F(0), F(127) / most)
     d = most / F(127)
     q = round_even(b * inverse[..., None]).astype(np.int32)
@@ -108,43 +111,76 @@ def integers(fmt: str, raw: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, -2).reshape(*raw.shape[:2], 256)
 
 
-ZERO = {"q8_0": 0, "q4_0": 8, "q4_1": 0, "q5_0": 16}
+ZERO = {"q8_0": 0, "q4_0": 8, "q4_1": 0, "q5_0": 16, "q4_k": 0, "q6_k": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A matrix taken apart once, to be multiplied often.
+
+    fmt : its format.  integers : int8 [nb, n, block], the weights of each block without scale, zero point taken off
+    (float formats: the numbers themselves, float32 [n, cols]).  d, m : float32 [nb, n], scale and minimum of each block.
+    scales, mins : int32 [nb, n, parts], factors inside a 256-block.
+    """
+
+    fmt: str
+    integers: np.ndarray
+    d: np.ndarray | None = None
+    m: np.ndarray | None = None
+    scales: np.ndarray | None = None
+    mins: np.ndarray | None = None
+
+
+def unpack(raw: np.ndarray, fmt: str) -> Unpacked:
+    """A matrix as it lies in the file, uint8 [n, row bytes], taken apart."""
+    f = FORMATS[fmt]
+    if f.activations == "f32":
+        return Unpacked(fmt, dequantize(raw, f.ggml_type))
+    blocks = raw.reshape(len(raw), -1, f.raw)  # [n, nb, raw bytes]
+    first = lambda v: np.ascontiguousarray(np.swapaxes(v, 0, 1))  # [nb, n, …]
+    w = first((integers(fmt, blocks) - ZERO[fmt]).astype(np.int8))
+    if fmt == "q4_k":
+        scales, mins = split_scales(blocks)
+        return Unpacked(fmt, w, first(half(blocks, 0)), first(half(blocks, 2)), first(scales), first(mins))
+    if fmt == "q6_k":
+        scales = blocks[..., 192:208].view(np.int8).astype(np.int32)
+        return Unpacked(fmt, w, first(half(blocks, 208)), scales=first(scales))
+    return Unpacked(fmt, w, first(half(blocks, 0)), first(half(blocks, 2)) if fmt == "q4_1" else None)
+
+
+def product(x: np.ndarray, u: Unpacked) -> np.ndarray:
+    """x Wᵀ of a matrix taken apart: float32 [m, cols] -> float32 [m, n]."""
+    f = FORMATS[u.fmt]
+    if f.activations == "f32":
+        acc = np.zeros((4, len(x), len(u.integers)), F)
+        for c in range(x.shape[1]):
+            acc[c % 4] = fma(x[:, None, c], u.integers[None, :, c], acc[c % 4])
+        return (acc[0] + acc[1]) + (acc[2] + acc[3])
+
+    a = quantise(x, f.activations)
+    nb, n, block = u.integers.shape
+    q = a["q"].reshape(len(x), nb, block).astype(F)
+    acc = np.zeros((len(x), n), F)
+    for b in range(nb):
+        dx = a["d"][:, None, b]
+        w = u.integers[b].astype(F)
+        if f.activations == "q8":
+            acc = fma(u.d[b] * dx, q[:, b] @ w.T, acc)  # sums of integers below 2^24 are exact in float32
+            if u.m is not None:
+                acc = fma(u.m[b], a["s"][:, None, b], acc)
+            continue
+        parts = u.scales.shape[-1]
+        dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(len(x), parts, -1), w.reshape(n, parts, -1))
+        acc = fma(u.d[b] * dx, (dots.astype(np.int32) * u.scales[b]).sum(-1).astype(F), acc)
+        if u.m is not None:
+            less = a["s"].reshape(len(x), nb, parts)[:, b].astype(np.int32) @ u.mins[b].T
+            acc = fma(u.m[b] * -dx, less.astype(F), acc)
+    return acc
 
 
 def linear(x: np.ndarray, raw: np.ndarray, fmt: str) -> np.ndarray:
     """x Wᵀ, W as rows of the file: float32 [m, cols], uint8 [n, row bytes] -> float32 [m, n]."""
-    f = FORMATS[fmt]
-    if f.activations == "f32":
-        w = dequantize(raw, f.ggml_type)  # [n, cols]
-        acc = np.zeros((4, len(x), len(w)), F)
-        for c in range(x.shape[1]):
-            acc[c % 4] = fma(x[:, None, c], w[None, :, c], acc[c % 4])
-        return (acc[0] + acc[1]) + (acc[2] + acc[3])
-
-    a = quantise(x, f.activations)
-    blocks = raw.reshape(len(raw), -1, f.raw)  # [n, nb, raw bytes]
-    w = integers(fmt, blocks)  # [n, nb, block]
-    q = a["q"].reshape(len(x), -1, f.cols).astype(np.int32)  # [m, nb, block]
-    acc = np.zeros((len(x), len(raw)), F)
-    for b in range(w.shape[1]):
-        dx = a["d"][:, None, b]
-        if f.activations == "q8":
-            d = half(blocks[:, b], 0)
-            dot = q[:, b] @ (w[:, b] - ZERO[fmt]).T  # exact
-            acc = fma(d * dx, dot.astype(F), acc)
-            if fmt == "q4_1":
-                acc = fma(half(blocks[:, b], 2), a["s"][:, None, b], acc)
-        elif fmt == "q4_k":
-            scales, mins = (v[:, 0] for v in split_scales(blocks[:, b : b + 1]))  # [n, 8]
-            dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(-1, 8, 32), w[:, b].reshape(-1, 8, 32))
-            acc = fma(half(blocks[:, b], 0) * dx, (dots * scales).sum(-1).astype(F), acc)
-            less = a["s"].reshape(len(x), -1, 8)[:, b].astype(np.int32) @ mins.T
-            acc = fma(half(blocks[:, b], 2) * -dx, less.astype(F), acc)
-        else:
-            scales = blocks[:, b, 192:208].view(np.int8).astype(np.int32)  # [n, 16]
-            dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(-1, 16, 16), (w[:, b] - 32).reshape(-1, 16, 16))
-            acc = fma(half(blocks[:, b], 208) * dx, (dots * scales).sum(-1).astype(F), acc)
-    return acc
+    return product(x, unpack(raw, fmt))
 
 
 def embed(tokens, raw: np.ndarray, fmt: str, scale: float = 1.0) -> np.ndarray:

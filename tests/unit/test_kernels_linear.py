@@ -1,0 +1,112 @@
+"""Matrix products: equal to their NumPy twins, in every lowering, for any number of rows and any cut of the work."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fucina.errors import KernelArgumentError
+from fucina.gguf import dequantize
+from fucina.kernels import call, reference
+from fucina.kernels.formats import FORMATS, NAMES
+from fucina.kernels.pack import pack
+from tests.unit.kernel_inputs import FLOATS, ISAS, QUANTISED, extreme, packed, random_bits, rows, same_bits, weights
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("fmt", NAMES)
+def test_equal_to_the_twin(fmt, isa):
+    rng = np.random.default_rng(len(fmt))
+    cols, n = (37, 13) if fmt in FLOATS else (512, 21)
+    raw, x = weights(rng, fmt, n, cols), rows(rng, 5, cols)
+    assert same_bits(call.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt))
+
+
+@pytest.mark.parametrize("fmt", NAMES)
+def test_close_to_plain_arithmetic(fmt):
+    """Independent of the twin: dequantised weights times float activations."""
+    rng = np.random.default_rng(1)
+    raw, x = weights(rng, fmt, 24, 768), rng.standard_normal((3, 768)).astype(np.float32)
+    y = call.linear(x, packed(raw, fmt))
+    w = dequantize(raw, FORMATS[fmt].ggml_type).astype(np.float64)
+    size = np.abs(x) @ np.abs(w).T  # what rounding errors are relative to
+    limit = 1e-6 if fmt in FLOATS else 2e-3
+    assert np.max(np.abs(y - x @ w.T) / size) < limit
+
+
+@pytest.mark.parametrize("fmt", QUANTISED)
+def test_extremes_do_not_saturate(fmt):
+    """All weights at their largest, all activations at ±127: sums in int16 would overflow here if they could."""
+    raw = extreme(fmt, 8, 512)
+    x = np.ones((4, 512), np.float32)
+    x[1], x[2, ::2], x[3, : 512 // 2] = -1, -1, 0
+    expected = reference.linear(x, raw, fmt)
+    w = dequantize(raw, FORMATS[fmt].ggml_type).astype(np.float64)
+    assert np.allclose(expected, x @ w.T, rtol=1e-5, atol=1e-2)
+    for isa in ISAS:
+        assert same_bits(call.linear(x, packed(raw, fmt), isa), expected), isa
+
+
+@pytest.mark.parametrize("fmt", NAMES)
+def test_lowerings_agree_on_random_bits(fmt):
+    rng = np.random.default_rng(7)
+    cols, n = (50, 19) if fmt in FLOATS else (768, 19)
+    raw = weights(rng, fmt, n, cols) if fmt in FLOATS else random_bits(rng, fmt, n, cols)
+    x = rows(rng, 9, cols)
+    x[3], x[4, 32:64] = 0.0, 1e-39  # a row of zeros, a block of subnormal numbers
+    x[5] *= np.float32(1e-37)
+    results = [call.linear(x, packed(raw, fmt), isa) for isa in ISAS]
+    assert np.isfinite(results[0]).all() and not results[0][3].any()
+    for isa, y in zip(ISAS, results):
+        assert same_bits(y, results[-1]), isa
+
+
+@pytest.mark.parametrize("fmt", NAMES)
+def test_a_row_does_not_depend_on_the_rows_beside_it(fmt):
+    rng = np.random.default_rng(3)
+    cols = 41 if fmt in FLOATS else 256
+    w, x = packed(weights(rng, fmt, 24, cols), fmt), rows(rng, 37, cols)
+    alone = np.concatenate([call.linear(x[i : i + 1], w) for i in range(len(x))])
+    for m in (2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 23, 31, 37):
+        assert same_bits(call.linear(x[:m], w), alone[:m]), m
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_any_cut_gives_the_same(data):
+    fmt = data.draw(st.sampled_from(["q4_1", "q8_0", "q6_k", "f32"]))
+    n, unit = data.draw(st.integers(1, 70)), data.draw(st.sampled_from([8, 16, 32]))
+    last = -(-n // unit)
+    cut = sorted(data.draw(st.lists(st.integers(0, last), max_size=4)))
+    rng = np.random.default_rng(n)
+    cols = 19 if fmt == "f32" else 256
+    raw, x = weights(rng, fmt, n, cols), rows(rng, 3, cols)
+    y = call.linear(x, packed(raw, fmt), unit=unit, cut=cut)
+    assert same_bits(y, call.linear(x, packed(raw, fmt)))
+
+
+@pytest.mark.parametrize("fmt", ["q4_1", "f16"])
+def test_nothing_is_written_outside_the_units_asked_for(fmt):
+    w, x = packed(weights(np.random.default_rng(0), fmt, 27, 64), fmt), np.ones((3, 64), np.float32)
+    out = np.full((5, 27), 77, np.float32)
+    a = call.quantise(x, "q8")
+    data = [x.ctypes.data, 0, 0] if fmt == "f16" else [a["q"].ctypes.data, a["d"].ctypes.data, a["s"].ctypes.data]
+    words = [w.addr, 64, *data, out[1:].ctypes.data, 27]
+    call.invoke(f"linear.{fmt}", words, units=(2, 99), rows=3, unit=8)  # columns 16 … 26
+    assert (out[[0, 4]] == 77).all() and (out[:, :16] == 77).all() and (out[1:4, 16:] != 77).all()
+
+
+def test_wrong_arguments_are_refused():
+    w = packed(weights(np.random.default_rng(0), "q4_1", 8, 64), "q4_1")
+    with pytest.raises(KernelArgumentError, match=r"float32 array of shape \(None, 64\), got float64 \(2, 64\)"):
+        call.linear(np.zeros((2, 64)), w)
+    with pytest.raises(KernelArgumentError, match="got float32"):
+        call.linear(np.zeros((2, 32), np.float32), w)
+    with pytest.raises(KernelArgumentError, match="multiple of 8"):
+        call.linear(np.zeros((2, 64), np.float32), w, unit=12)
+    with pytest.raises(KernelArgumentError, match="multiple of 32, got 8 x 40"):
+        pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 40)
+    with pytest.raises(KernelArgumentError, match="no native kernel"):
+        pack(np.zeros((8, 25), np.uint8), 10, 8, 256)
+    with pytest.raises(KernelArgumentError, match=r"shape \(8, 40\)"):
+        pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 64)
