@@ -48,7 +48,7 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
 
     Notes
     -----
-    Reference 13.5, FACTS 6.  Without `token_type`, byte-level BPE takes tokens spelt `<|…|>` for control tokens;
+    Reference 13.5.  Without `token_type`, byte-level BPE takes tokens spelt `<|…|>` for control tokens;
     SentencePiece takes bos, eos and unk for markers and `<0x41>` for byte tokens.
     """
     tokens = metadata.strings(_KEY + "tokens", default=[])

@@ -7,7 +7,7 @@ the text still decodes, but the model sees spellings that it never saw in traini
 
 All rules here cut without loss: the words, put together, are the text.  Each is written as one regular expression whose
 alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark
-(reference 13.5.1, FACTS 6.2; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is
+(reference 13.5.1; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is
 asked of the `regex` module: characters that Unicode 16 or later added are letters there and not yet in llama.cpp b11739.
 """
 
@@ -49,6 +49,25 @@ def _gpt4_like(numbers: str, marks: str = "") -> str:
     )
 
 
+# The o200k rules (GPT-4o): upper-case letters may only come before lower-case ones, contractions stay with their word.
+# llama.cpp knows no case beyond ASCII, so that other letters count as both; files are made and tested with that.
+def _o200k_like(numbers: str, contraction: str, marks: str = "") -> str:
+    upper, lower, lead = rf"[[\p{{L}}{marks}]--[a-z]]", rf"[[\p{{L}}{marks}]--[A-Z]]", r"[^\r\n\p{L}\p{N}]?"
+    return (
+        rf"(?V1){lead}{upper}*{lower}+{contraction}|{lead}{upper}+{lower}*{contraction}|{numbers}"
+        rf"| ?[^{_S}\p{{L}}\p{{N}}]+[\r\n/]*|[{_S}]*[\r\n]+|{_SPACES}"
+    )
+
+
+# DeepSeek-V3 cuts three times: groups of digits, runs of Chinese and Japanese, then the rest, where one ASCII symbol may lead
+# an ASCII word.  Control characters match nothing; what no expression matches is a word as it is.
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[\u4e00-\u9fa5\u3040-\u30ff]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    rf"|[{_S}]*[\r\n]+|{_SPACES}",
+)
+
 _LLAMA3 = _gpt4_like(r"\p{N}{1,3}")
 _QWEN2 = _gpt4_like(r"\p{N}")
 _QWEN35 = _gpt4_like(r"\p{N}", marks=r"\p{M}")
@@ -60,21 +79,39 @@ class PreTokenizer:
 
     Attributes
     ----------
-    pattern
-        Regular expression (syntax of the `regex` module) that matches one word.
+    patterns
+        Regular expressions (syntax of the `regex` module) that match one word each.  With more than one, the text is
+        cut by the first, the parts by the second, and so on.
     ignore_merges
         A word that is a token as a whole is taken at once, even if the merges would not lead to it.
     add_bos
         Whether these models want BOS when their file does not say.
     """
 
-    pattern: str
+    patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
 
     def cut(self, text: str) -> list[str]:
         """The words of a text, in order; their concatenation is the text."""
-        return _compiled(self.pattern).findall(text)
+        if len(self.patterns) == 1:  # such a pattern leaves nothing out
+            return _compiled(self.patterns[0]).findall(text)
+        words = [text] if text else []
+        for pattern in self.patterns:
+            words = [part for word in words for part in _parts(_compiled(pattern), word)]
+        return words
+
+
+def _parts(pattern: regex.Pattern[str], text: str) -> list[str]:
+    """Matches of the pattern and what lies between them, in order."""
+    parts, done = [], 0
+    for match in pattern.finditer(text):
+        start, stop = match.span()
+        if start > done:
+            parts.append(text[done:start])
+        parts.append(text[start:stop])
+        done = stop
+    return [*parts, text[done:]] if done < len(text) else parts
 
 
 @cache
@@ -85,21 +122,28 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
 
 
 _RULES = {
-    "smollm": PreTokenizer(_SMOLLM),
-    "gpt-2": PreTokenizer(_GPT2),
-    "llama-bpe": PreTokenizer(_LLAMA3, ignore_merges=True, add_bos=True),
-    "qwen2": PreTokenizer(_QWEN2),
-    "qwen35": PreTokenizer(_QWEN35),
-    "chatglm-bpe": PreTokenizer(_LLAMA3),
-    "glm4": PreTokenizer(_LLAMA3, ignore_merges=True),
+    "smollm": PreTokenizer((_SMOLLM,)),
+    "gpt-2": PreTokenizer((_GPT2,)),
+    "llama-bpe": PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
+    "qwen2": PreTokenizer((_QWEN2,)),
+    "qwen35": PreTokenizer((_QWEN35,)),
+    "chatglm-bpe": PreTokenizer((_LLAMA3,)),
+    "glm4": PreTokenizer((_LLAMA3,), ignore_merges=True),
+    "deepseek-v3": PreTokenizer(_DEEPSEEK3),
+    "gpt-4o": PreTokenizer((_o200k_like(r"\p{N}{1,3}", f"(?:{_CONTRACTION_ANY_CASE})?"),)),
+    "inkling": PreTokenizer((_o200k_like(r"\p{N}{1,3}", f"(?:{_CONTRACTION_ANY_CASE})?", marks=r"\p{M}"),)),
+    "tekken": PreTokenizer((_o200k_like(r"\p{N}", ""),), ignore_merges=True, add_bos=True),
 }
 
-# Names under which files ask for the same rules.  Each pair was compared with llama.cpp on thousands of texts.
+# Names under which files ask for the same rules.  Each was compared with llama.cpp on thousands of texts (all but
+# inkling, which llama.cpp b11739 does not know).
 _SAME_AS = {
     "smollm": "codeshell command-r exaone minerva-7b refact starcoder",
     "gpt-2": "a.x-4.0 exaone4 gigachat granite-docling mellum mpt olmo phi-2 trillion",
     "llama-bpe": "falcon-h1 falcon3 jina-v5-nano lfm2 llama-v3 llama3 midm-2.0 pixtral",
     "qwen2": "bailingmoe bailingmoe2 deepseek-r1-qwen grok-2 hunyuan megrez solar-open stablelm2",
+    "deepseek-v3": "hunyuan-dense joyai-llm",
+    "gpt-4o": "llama4 minimax-m2",
 }
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = _RULES | {

@@ -1,4 +1,4 @@
-"""Token ids equal llama.cpp's: on made-up vocabularies that show every word border, and on the real ones."""
+"""Token ids equal those of llama.cpp b11739: on made-up vocabularies that show every word border, and on the real ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def assert_equal(tokenizer: Tokenizer, cases: list[tuple[str, list[int], list[in
         assert tokenizer.encode(text, special=True) == special, text
 
 
-@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "glm4", "chatglm-bpe"])
+RULES = "smollm gpt-2 llama-bpe qwen2 qwen35 glm4 chatglm-bpe joyai-llm gpt-4o tekken"
+
+
+@pytest.mark.parametrize("pre", RULES.split())
 def test_every_rule_cuts_words_as_llama_cpp_does(pre):
     tokenizer = load_tokenizer(metadata(pair_vocabulary(pre)))
     assert_equal(tokenizer, grouped("pair_vocabulary.json", pre), 180)
