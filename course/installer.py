@@ -5,6 +5,7 @@ Each step is one child process whose output is shown in short, kept, and explain
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -57,6 +58,11 @@ def advice_for(kind: str, need: str = "2 GB") -> str:
     return _ADVICE[kind].format(need=need)
 
 
+def shorten(line: str, width: int = 200) -> str:
+    """Keep both ends of a long line: what failed stands at the start, why at the end."""
+    return line if len(line) <= width else line[: width // 2 - 3] + " ... " + line[-width // 2 + 2 :]
+
+
 def step(title: str, command: list[str], lock: int | None = None) -> None:
     """Run one step of the set-up.
 
@@ -94,7 +100,7 @@ def step(title: str, command: list[str], lock: int | None = None) -> None:
             raise
     if code:
         kind = cause_of("\n".join(last))
-        shown = "\n".join("  | " + line for line in list(last)[-12:] if line)
+        shown = "\n".join("  | " + shorten(line) for line in list(last)[-12:] if line)
         raise SetupError(f"This step failed (exit code {code}):\n{shown}\n{advice_for(kind)}", kind)
 
 
@@ -135,7 +141,11 @@ def check_disk(need_gb: float, folder: Path = ROOT) -> None:
     """
     free = shutil.disk_usage(folder).free / 1e9
     if free < need_gb:
-        raise SetupError(f"Only {free:.1f} GB are free at {folder}; the set-up needs {need_gb:.1f} GB. " + advice_for("disk"), "disk")
+        raise SetupError(
+            f"Only {free:.1f} GB are free at {folder}; the set-up needs {need_gb:.1f} GB.\n"
+            "Free some space and run the same command again.",
+            "disk",
+        )
 
 
 def make(lock: int | None = None) -> None:
@@ -167,19 +177,19 @@ def _index_of_pip() -> list[str]:
 
 
 def _write_settings() -> None:
-    """Small files in the environment: the checkout on the path in any encoding, and a JupyterLab that asks nothing."""
-    answer = subprocess.run(
-        [str(venv_python()), "-c", "import sysconfig; print(ascii(sysconfig.get_path('purelib')))"],
-        env=child_environment(), capture_output=True, encoding="ascii", check=True,
-    )  # fmt: skip
-    import ast
-
-    site = Path(ast.literal_eval(answer.stdout.strip()))
+    """Small files in the environment: the checkout on the path in any encoding, and a quiet JupyterLab."""
+    question = "import sysconfig; print(ascii(sysconfig.get_path('purelib')))"
+    answer = subprocess.check_output([str(venv_python()), "-c", question], env=child_environment(), encoding="ascii")
+    site = Path(ast.literal_eval(answer.strip()))
     # A plain path in a .pth file is read in the locale's encoding by some Pythons; this line is ASCII for any path.
     root = ascii(os.fsencode(ROOT)) if os.name != "nt" else ascii(str(ROOT))
     (site / "fucina_checkout.pth").write_text(
         f"import os, sys; p = os.fsdecode({root}); p in sys.path or sys.path.append(p)\n", encoding="ascii"
     )
+    # The kernel warns in every terminal that it talks over TCP, which is this machine's own loopback.
+    kernel = VENV / "etc" / "ipython" / "ipython_kernel_config.py"
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_text("c.IPKernelApp.log_level = 40\n", encoding="ascii")
     settings = VENV / "share" / "jupyter" / "lab" / "settings"
     settings.mkdir(parents=True, exist_ok=True)
     quiet = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}

@@ -57,7 +57,7 @@ def jupyter_command(port: int | None, browser: bool, extra: list[str]) -> list[s
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir=" + str(ROOT)]
     command += ["--ServerApp.answer_yes=True"]  # Ctrl-C means stop, without a question
     command += ["--LabApp.default_url=" + ("/lab/tree/" + FIRST if (ROOT / FIRST).exists() else "/lab")]
-    command += ["--Application.log_level=WARN"]
+    command += ["--Application.log_level=ERROR"]  # the address is shown all the same
     if port is not None:
         command.append(f"--ServerApp.port={port}")
     if not browser:
