@@ -4,8 +4,8 @@
 as single bytes, and the pair of neighbours that stands first in the list of merges is joined, again and again, until no
 neighbours are in the list.  What is left are tokens.
 
-The vocabulary is stored as text, so each byte needs a printable stand-in: the bytes that print stand for themselves, and the
-other 68 are shifted to U+0100 and above.  That is why a space shows as `Ġ` (U+0120) in such vocabularies.
+The vocabulary is stored as text, so each byte needs a printable stand-in: the bytes that print stand for themselves,
+and the other 68 are shifted to U+0100 and above.  That is why a space shows as `Ġ` (U+0120) in such vocabularies.
 """
 
 from __future__ import annotations

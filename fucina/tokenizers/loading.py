@@ -65,7 +65,9 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
         return _byte_pair(metadata, tokens)
     if kind == "llama":
         if not has_scores:
-            raise UnsupportedTokenizerFormat("tokenizer.ggml.model is 'llama'; expected tokenizer.ggml.scores, which is missing")
+            raise UnsupportedTokenizerFormat(
+                "tokenizer.ggml.model is 'llama'; expected tokenizer.ggml.scores, which is missing"
+            )
         return _sentence_piece(metadata, tokens)
     found = "is missing" if kind is None else f"is {kind!r}"
     raise UnsupportedTokenizerFormat(
@@ -109,9 +111,10 @@ def _sentence_piece(metadata: Metadata, tokens: list[bytes]) -> SentencePieceTok
         types = np.full(len(tokens), TokenType.NORMAL, np.int32)
         types[[i for i, raw in enumerate(tokens) if re.fullmatch(rb"<0x[0-9A-F]{2}>", raw)]] = TokenType.BYTE
         draft = _vocabulary(metadata, tokens, types, defaults)
-        for token, marker in ((draft.unk, TokenType.UNKNOWN), (draft.bos, TokenType.CONTROL), (draft.eos, TokenType.CONTROL)):
+        kinds = {draft.unk: TokenType.UNKNOWN, draft.bos: TokenType.CONTROL, draft.eos: TokenType.CONTROL}
+        for token, kind in kinds.items():
             if token is not None:
-                types[token] = marker
+                types[token] = kind
     return SentencePieceTokenizer(
         _vocabulary(metadata, tokens, types, defaults),
         metadata.floats(_KEY + "scores"),
@@ -155,7 +158,8 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
         says = metadata.bool(f"{_KEY}add_{name}_token", default=None)
         if says and token is None:
             raise UnsupportedTokenizerFormat(
-                f"{_KEY}add_{name}_token asks for {name} in every text; expected {_KEY}{name}_token_id, which is missing"
+                f"{_KEY}add_{name}_token asks for {name} in every text; "
+                f"expected {_KEY}{name}_token_id, which is missing"
             )
         return bool(defaults[f"add_{name}"]) and token is not None if says is None else says
 

@@ -1,14 +1,14 @@
 r"""Pre-tokenizer rules: how a text is cut into words before byte-level BPE looks at each word by itself.
 
-A merge never crosses the border of a word, so these rules decide which tokens are possible at all: whether a space belongs to
-the word behind it, whether `2024` is one word or four, whether `don't` is `don` + `'t`.  They are part of what a model
-was trained with.  A GGUF only *names* its rules (`tokenizer.ggml.pre`); with the wrong ones the ids are still valid and
+A merge never crosses the border of a word, so these rules decide which tokens are possible at all: whether a space
+belongs to the word behind it, whether `2024` is one word or four, whether `don't` is `don` + `'t`.  They are part of
+what a model was trained with.  A GGUF only *names* its rules (`tokenizer.ggml.pre`); with the wrong ones the ids are still valid and
 the text still decodes, but the model sees spellings that it never saw in training.
 
 All rules here cut without loss: the words, put together, are the text.  Each is written as one regular expression whose
 alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark
-(reference 13.5.1; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is
-asked of the `regex` module: characters that Unicode 16 or later added are letters there and not yet in llama.cpp b11739.
+(reference 13.5.1; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is asked of
+the `regex` module: letters that Unicode 16 or later added are letters there, and not yet in llama.cpp b11739.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _o200k_like(numbers: str, contraction: str, marks: str = "") -> str:
     )
 
 
-# DeepSeek-V3 cuts three times: groups of digits, runs of Chinese and Japanese, then the rest, where one ASCII symbol may lead
-# an ASCII word.  Control characters match nothing; what no expression matches is a word as it is.
+# DeepSeek-V3 cuts three times: groups of digits, runs of Chinese and Japanese, then the rest, where one ASCII symbol
+# may lead an ASCII word.  Control characters match nothing; what no expression matches is a word as it is.
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[\u4e00-\u9fa5\u3040-\u30ff]+",

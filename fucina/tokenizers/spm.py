@@ -1,17 +1,19 @@
 """SentencePiece with scores, as Llama 2 and Gemma use it.
 
-There is no list of merges: any two neighbours whose concatenation is a token may be joined, and the pair with the highest
-score goes first.  Symbols are characters, not bytes; a character outside the vocabulary is spelt by byte tokens
+There is no list of merges: any two neighbours whose concatenation is a token may be joined, and the pair with the
+highest score goes first.  Symbols are characters, not bytes; a character outside the vocabulary is spelt by byte tokens
 (`<0xE2>`).  A space is written `▁` (U+2581) and belongs to the word behind it.
 
-The score rule cares about neighbours only, so a text may be cut wherever no token could lie across the cut.  Nearly always
-this is in front of a `▁`, and the words between such cuts repeat: their ids are remembered, as in byte-level BPE.
+The score rule cares about neighbours only, so a text may be cut wherever no token could lie across the cut.  Nearly
+every place in front of a `▁` is one, and the words between such cuts repeat: their ids are remembered, as in
+byte-level BPE.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from fucina.errors import UnsupportedTokenizerFormat
 from fucina.tokenizers.base import Tokenizer
 from fucina.tokenizers.bpe import CACHED_WORDS
 from fucina.tokenizers.merging import merge
-from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling, spellings
+from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling
 
 SPACE = "\u2581"
 _CACHED_LENGTH = 64  # characters
@@ -43,8 +45,8 @@ class SentencePieceTokenizer(Tokenizer):
     Notes
     -----
     ``decode(encode(text)) == text.replace("\\u2581", " ")``: a `▁` in a text cannot be told from a space, whatever the
-    settings.  With `add_space_prefix` there is one more exception: text behind a marker (a user-defined token is one, too)
-    gets a space in front, as llama.cpp does it.
+    settings.  With `add_space_prefix` there is one more exception: text behind a marker (a user-defined token is one,
+    too) gets a space in front, as llama.cpp does it.
     """
 
     def __init__(
@@ -65,8 +67,7 @@ class SentencePieceTokenizer(Tokenizer):
         # Control tokens are not reachable by merging, so that markers in ordinary text stay text; nor are byte tokens,
         # so that the text "<0x0A>" does not become a line feed.
         hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
-        by_raw = vocabulary.index(hidden, first_wins=False)
-        self._ids = dict(zip(spellings(list(by_raw)), by_raw.values(), strict=True))
+        self._ids = vocabulary.index(hidden, first_wins=False)
         self._costs = array("f", (-scores.astype(np.float32)).tobytes())
         self._byte_ids = _byte_tokens(vocabulary)
         self._cut: re.Pattern[str] | None = None
@@ -87,15 +88,15 @@ class SentencePieceTokenizer(Tokenizer):
         tokens: list[int] = []
         missing: list[int] = []
         # Every joined piece is a token, so one that is not is a single character: it is spelt byte by byte.
-        for piece in merge(word, self._cost):
+        for piece in merge([raw_bytes(character) for character in word], self._cost):
             token = self._ids.get(piece)
             if token is not None:
                 tokens.append(token)
                 continue
-            for byte in raw_bytes(piece):
+            for byte in piece:
                 token = self._byte_ids.get(byte)
                 if token is None:  # no <0x41>: a token of that one byte, else the unknown token
-                    token = self._ids.get(spelling(bytes((byte,))), self.vocabulary.unk)
+                    token = self._ids.get(bytes((byte,)), self.vocabulary.unk)
                 if token is None:
                     missing.append(byte)
                 else:
@@ -110,7 +111,7 @@ class SentencePieceTokenizer(Tokenizer):
             self._words[word] = result
         return result
 
-    def _cost(self, left: str, right: str) -> float | None:
+    def _cost(self, left: bytes, right: bytes) -> float | None:
         token = self._ids.get(left + right)
         return None if token is None else self._costs[token]
 
@@ -134,7 +135,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self.vocabulary.types[token] in markers
 
     def _find_normal(self, text: str) -> int | None:
-        return self._ids.get(text.replace(" ", SPACE))
+        return self._ids.get(raw_bytes(text.replace(" ", SPACE)))
 
 
 def _byte_value(raw: bytes) -> int:
@@ -149,12 +150,13 @@ def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
     return {_byte_value(vocabulary.tokens[token]): token for token in vocabulary.of_types(TokenType.BYTE)}
 
 
-def _safe_cuts(ids: dict[str, int]) -> re.Pattern[str]:
+def _safe_cuts(tokens: Iterable[bytes]) -> re.Pattern[str]:
     """Matches the (empty) places in front of a `▁` that no token lies across.
 
     These are all places but those behind a character that some token has in front of an inner `▁`.
     """
-    crossing = [text for text in ids if text.find(SPACE, 1) > 0]
+    space = SPACE.encode()
+    crossing = [spelling(raw) for raw in tokens if raw.find(space, 1) > 0]
     before = {text[at - 1] for text in crossing for at in range(1, len(text)) if text[at] == SPACE}
     look_behind = f"(?<![{''.join(map(re.escape, sorted(before)))}])" if before else ""
     return re.compile(f"{look_behind}(?={SPACE})")

@@ -86,12 +86,6 @@ def spelling(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def spellings(raws: list[bytes]) -> list[str]:
-    """`spelling` of each, in one go: a vocabulary holds up to 262,144 of them and is read while a user waits."""
-    texts = spelling(b"\xff".join(raws)).split("\udcff")  # a byte that UTF-8 never uses
-    return texts if len(texts) == len(raws) else [spelling(raw) for raw in raws]
-
-
 def raw_bytes(text: str) -> bytes:
     """The bytes that `spelling` was made from."""
     return text.encode("utf-8", "surrogateescape")

@@ -137,8 +137,8 @@ def test_ends_of_a_generation():
 
 
 def test_unused_tokens_print_only_when_asked():
-    values = small_bpe(tokens=["<|im_end|>", *stand_ins(), "[PAD7]"], token_type=np.array([3] + [1] * 256 + [5], np.int32))
-    tokenizer = load(values)
+    types = np.array([3] + [1] * 256 + [5], np.int32)
+    tokenizer = load(small_bpe(tokens=["<|im_end|>", *stand_ins(), "[PAD7]"], token_type=types))
     assert tokenizer.decode([257], special=False) == ""
     assert tokenizer.decode([257]) == "[PAD7]"
 

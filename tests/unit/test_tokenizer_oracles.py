@@ -1,4 +1,4 @@
-"""Token ids equal those of llama.cpp b11739: on made-up vocabularies that show every word border, and on the real ones."""
+"""Token ids equal those of llama.cpp b11739, on made-up vocabularies that show every word border and on real ones."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ SMOLLM2 = {
     "歪": [34978, 120],
     "世界": [7906, 240, 178, 239, 230],
     "🙂": [10813, 38887],
-    "\U0001f469\u200d\U0001f469\u200d\U0001f467": [10813, 235, 119, 321, 231, 10813, 235, 119, 321, 231, 10813, 235, 117],
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467": [*[10813, 235, 119, 321, 231] * 2, 10813, 235, 117],
     "\u00e9": [2756],
     "e\u0301": [85, 151, 219],
     "T\u0301": [68, 151, 219],

@@ -18,7 +18,8 @@ from .tokenizer_vocabularies import metadata, small_spm
 
 PREFIX = load_tokenizer(metadata(small_spm()))
 PLAIN = load_tokenizer(metadata(small_spm(add_space_prefix=False)))
-BITS = [" ", "  ", "a", "b", "é", "ab", " a", "\n", "\u2581", "<t>", "<s>", "</s>", "<|eot_id|>", "<0x41>", "<unk>", "<"]
+BITS = [" ", "  ", "a", "b", "é", "ab", " a", "\n", "\u2581", "<"]
+BITS += ["<t>", "<s>", "</s>", "<|eot_id|>", "<0x41>", "<unk>"]
 TEXTS = st.lists(st.sampled_from(BITS) | st.characters(exclude_categories=["Cs"]), max_size=20).map("".join)
 
 
@@ -118,8 +119,8 @@ def test_bos_once():
 
 @given(text=st.text("ab é\u2581", max_size=30))
 def test_cutting_into_words_changes_nothing(text):
-    whole = merge(text.replace(" ", "\u2581"), PLAIN._cost)
-    expected = [PLAIN.token_id(piece) for piece in whole]
+    whole = merge([c.encode() for c in text.replace(" ", "\u2581")], PLAIN._cost)
+    expected = [PLAIN.token_id(piece.decode()) for piece in whole]
     ids: list[int] = []
     PLAIN._encode_raw(text, False, ids)
     assert ids == expected
