@@ -120,6 +120,49 @@ class ReentrantForward(FucinaError, RuntimeError):
     """A pass was started from inside a pass of the same model (by a learner's op or a host stage)."""
 
 
+# --- speculative decoding ----------------------------------------------------------------------------------------
+
+
+class CostTableEmpty(FucinaError, ValueError):
+    """A table of verify costs has no point to interpolate from."""
+
+
+class IndexDegraded(FucinaError, RuntimeError):
+    """Tokens were given to a suffix index of which an earlier append failed; it answers nothing any more."""
+
+
+class IndexFrozen(FucinaError, RuntimeError):
+    """Tokens were given to a frozen suffix index, or a cursor was asked of one that may still grow."""
+
+
+class InvalidDecodeState(FucinaError, ValueError):
+    """A stream's tokens and the rows of its cache do not stand in the relation that a decode step needs."""
+
+
+class ProbeStepsZero(FucinaError, ValueError):
+    """A cost gate was told to probe with no step at all."""
+
+
+class RateWindowTooSmall(FucinaError, ValueError):
+    """A cost gate was given a window of fewer than 2 verifies, too few to judge by."""
+
+
+class ReprobeAfterZero(FucinaError, ValueError):
+    """A cost gate was told to wait no step at all before it probes again."""
+
+
+class SharedStream(FucinaError, ValueError):
+    """Two streams of a batch share what belongs to one stream: a cache, sampler, processor, decoder or draft source."""
+
+
+class StreamTooLong(FucinaError, ValueError):
+    """More tokens were given to a suffix index than it can number."""
+
+
+class TopKFeedbackDisabled(FucinaError, ValueError):
+    """A draft source wants the best tokens of verified rows, and the options ask for none of them."""
+
+
 # --- kernels ----------------------------------------------------------------------------------------------------
 
 

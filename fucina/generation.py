@@ -1,23 +1,25 @@
-"""From a prompt to text: prefill, then one sampled token a pass until something ends it.
+"""From a prompt to text: prefill, then decode steps until something ends it.
 
-The loop keeps one invariant: the tokens so far (prompt and generated) are one more than the rows in the cache; the
-newest token enters the cache with the next pass.
+A step (`fucina.decoding`) commits one token, or several where a draft was accepted; the loop does not know which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .decoding import Decoder, DecodeStream
 from .errors import ContextFull, EmptyInput, InvalidOption
 
 if TYPE_CHECKING:
     from .cache import KvCache
     from .model import Model
+    from .speculative import DraftSource, Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Generation:
     finish_reason : "stop" (end token or stop text) or "length" (max_tokens or the context is used up).
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
     prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens a second of the second.
+    speculation : counts of a speculative decoder's steps, or None.
     """
 
     text: str
@@ -38,6 +41,7 @@ class Generation:
     seed: int
     prefill_seconds: float
     decode_seconds: float
+    speculation: Stats | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -87,7 +91,7 @@ class GenerationStream:
 
     Pieces are never half a character, and joined they equal `result.text`.  `close()` (or leaving the loop) ends the
     generation; the result then holds what was produced so far.  A `cache` that is given already holds rows of a proper
-    prefix of `ids`; only the rest is prefilled.
+    prefix of `ids`; only the rest is prefilled.  A `decoder` that speculates changes how many tokens a piece holds.
     """
 
     def __init__(
@@ -99,13 +103,17 @@ class GenerationStream:
         stops: Sequence[str],
         ends: frozenset[int],
         cache: KvCache | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         self._ends, self._cache = ends, cache
+        self.decoder = Decoder(model) if decoder is None else decoder
         self._model, self._ids, self._max_tokens, self._sampler = model, ids, max_tokens, sampler
         self._stops = StopText(stops)
         self._tokens: list[int] = []
         self._text: list[str] = []
-        self._times = [0.0, 0.0]
+        self._shown = 0
+        self._detokenizer = model.tokenizer.stream()
+        self._times, self._start = [0.0, 0.0], 0.0
         self._finish_reason = "length"
         self._pieces = self._run()
 
@@ -130,44 +138,85 @@ class GenerationStream:
             len(self._ids),
             self._sampler.options.seed,
             *self._times,
+            copy(getattr(self.decoder, "stats", None)),
         )
 
-    def _show(self, piece: str) -> str:
-        self._text.append(piece)
-        return piece
+    def _take(self, token: int) -> bool:
+        """Take a committed token; true if it completes a stop text."""
+        self._tokens.append(token)
+        self._times[1] = perf_counter() - self._start
+        self._text.append(self._stops.push(self._detokenizer.push(token)))
+        return self._stops.fired is not None
+
+    def _unshown(self) -> str:
+        fresh = "".join(self._text[self._shown :])
+        self._shown = len(self._text)
+        return fresh
 
     def _run(self) -> Iterator[str]:
-        model, decoder = self._model, self._model.tokenizer.stream()
-        history = list(self._ids)
+        model, decoder, ids = self._model, self.decoder, self._ids
         cache = self._cache
         if cache is None:
-            cache = model.new_cache(min(model.context, len(history) + self._max_tokens))
+            cache = model.new_cache(min(model.context, len(ids) + self._max_tokens))
+        stream = DecodeStream(cache, self._sampler, list(ids), self._take, self._ends, self._max_tokens)
         start = perf_counter()
-        logits = model.forward_rows([(cache, history[cache.len :], "last")])[0][0]  # an own cache holds a true prefix
-        self._times[0] = perf_counter() - start
-        start = perf_counter()
+        logits = model.forward_rows([(cache, ids[cache.len :], "last")])[0]  # an own cache holds a true prefix
+        self._start = perf_counter()
+        self._times[0] = self._start - start
+        fault = _attempt(decoder.bootstrap_step, stream, logits)
         while True:
-            token = self._sampler.next(logits, history)
-            if token in self._ends:
+            if stream.stop_token is not None or self._stops.fired is not None:
                 self._finish_reason = "stop"
+            if piece := self._unshown():  # first what was committed, then the error that came after it
+                yield piece
+            if fault is not None:
+                raise fault
+            if stream.ended or stream.room < 1:
                 break
-            history.append(token)
-            self._tokens.append(token)
-            self._times[1] = perf_counter() - start
-            piece = self._stops.push(decoder.push(token))
-            if piece:
-                yield self._show(piece)
-            if self._stops.fired is not None:
-                self._finish_reason = "stop"
-                return
-            if len(self._tokens) >= self._max_tokens or cache.len >= cache.capacity:
-                break
-            logits = model.forward_rows([(cache, [token], "last")])[0][0]
-        piece = self._stops.push(decoder.flush()) + self._stops.flush()
+            fault = _attempt(decoder.step, stream)
+        self._text.append(self._stops.push(self._detokenizer.flush()) + self._stops.flush())
         if self._stops.fired is not None:
             self._finish_reason = "stop"
-        if piece:
-            yield self._show(piece)
+        if piece := self._unshown():
+            yield piece
+
+
+def _attempt(step: Callable[..., int], *arguments: Any) -> Exception | None:
+    try:
+        step(*arguments)
+    except Exception as error:
+        return error
+    return None
+
+
+def make_decoder(
+    model: Model, speculative: bool | DraftSource | Decoder = False, references: Sequence[str | Sequence[int]] = ()
+) -> Decoder:
+    """Return the decoder that the options of `generate` describe.
+
+    Raises
+    ------
+    InvalidOption : `speculative` is something else, or there are references without speculative=True.
+    TokenOutOfRange : a reference holds an id that is none of the vocabulary.
+    """
+    if isinstance(references, str):
+        references = [references]
+    if len(references) and speculative is not True:
+        raise InvalidOption("references need speculative=True; add them to a source of your own yourself")
+    if speculative is False:
+        return Decoder(model)
+    if isinstance(speculative, Decoder):
+        return speculative
+    from .speculative import DraftSource, SpeculationIndex, SpeculativeDecoder
+
+    if speculative is not True:
+        if not isinstance(speculative, DraftSource):
+            raise InvalidOption(f"speculative must be True, False, a draft source or a decoder, got {speculative!r}")
+        return SpeculativeDecoder(model, speculative)
+    index = SpeculationIndex(model.config.vocab_size)
+    for reference in references:
+        index.add_reference(model.tokenizer.encode(reference, special=False) if isinstance(reference, str) else reference)
+    return SpeculativeDecoder(model, index)
 
 
 def generate(
@@ -179,6 +228,8 @@ def generate(
     stop: str | Sequence[str] = (),
     stream: bool = False,
     ignore_eos: bool = False,
+    speculative: bool | DraftSource | Decoder = False,
+    references: Sequence[str | Sequence[int]] = (),
     **sampling: Any,
 ) -> Generation | GenerationStream:
     """Continue a prompt.
@@ -192,6 +243,9 @@ def generate(
     stop : text or texts that end the generation; none of it is returned.
     stream : return a `GenerationStream` of text pieces instead of waiting for the end.
     ignore_eos : go on after a token that ends a text (to measure, or to compare with a reference).
+    speculative : draft tokens and verify several in one pass: the same tokens, in less time where text repeats itself.
+        True, or a draft source, or a `fucina.speculative.SpeculativeDecoder` with options of your own.
+    references : with speculative=True, documents that the text may quote: texts, or token ids.
     sampling : further fields of `fucina.SamplerOptions` (top_k, top_p, min_p, penalties).
 
     Returns
@@ -220,7 +274,9 @@ def generate(
     if len(ids) > model.context:
         raise ContextFull(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
     sampler = Sampler(SamplerOptions(temperature=temperature, seed=seed, **sampling))
-    out = GenerationStream(model, ids, int(max_tokens), sampler, stops, frozenset() if ignore_eos else model.tokenizer.eog_ids)
+    ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
+    decoder = make_decoder(model, speculative, references)
+    out = GenerationStream(model, ids, int(max_tokens), sampler, stops, ends, decoder=decoder)
     if stream:
         return out
     for _ in out:

@@ -1,0 +1,264 @@
+"""Speculative decoding without a draft model: drafts from deterministic sources, verified in one pass.
+
+Losslessness.  A source proposes one continuation, not a distribution.  Rejection sampling (Leviathan, Kalman and Matias
+2023, https://arxiv.org/abs/2211.17192) then degenerates to: sample every row with the whole pipeline (processor,
+penalties, temperature, cuts), conditioned on what has been committed; go on while the choice is the drafted token.  At
+the first difference the choice is the correction; behind the whole draft it is a bonus.  Greedy takes the same path.
+One draw a committed token, and since every row of our passes has the same bits whatever runs beside it, the tokens, the
+draws, the rows of the cache and the logits are those of plain decoding (reference 13.9).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..decoding import Decoder, DecodeStream, PassTaken, RowHook, RowModel
+from ..errors import CannotRewind, TopKFeedbackDisabled
+from ..kernels.top_k import top_ids
+from .cost_gate import CostGate, VerifyCost
+from .cost_table import best_width
+from .options import Options, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class TopKRow:
+    """Feedback of one verified row: the token that went in, and the ids of the highest logits, best first."""
+
+    token: int
+    top_k: np.ndarray
+
+
+@runtime_checkable
+class DraftSource(Protocol):
+    """What proposes drafts.  It must be deterministic; it cannot change which tokens are committed.
+
+    A source may have more methods.  What is absent is not computed for it:
+
+    - `observe_top_k(rows: Sequence[TopKRow])`: the best tokens of each verified row, after `observe`.
+    - `truncate_pending(n: int)`: of the draft just returned, only the first n tokens will be verified.
+    - `restart()`: another text begins; `observe` will be told all of it.
+    """
+
+    def suggest(self, context: Sequence[int], limit: int) -> Sequence[int]:
+        """Return at most `limit` tokens that may follow `context`, which ends with the newest token; none is fine."""
+
+    def observe(self, committed: Sequence[int]) -> None:
+        """Take note of tokens that have become part of the text: the prompt first, then each step's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step did, for logs and figures.
+
+    kind : "verify", "fallback" (no draft) or "off" (the gate).  cost : of the pass in plain passes.
+    """
+
+    kind: str
+    drafted: int
+    accepted: int
+    committed: int
+    cost: float
+    taken: PassTaken
+
+
+def wants_top_k(source: Any) -> bool:
+    """Whether a source takes feedback from verified rows."""
+    return callable(getattr(source, "observe_top_k", None))
+
+
+class SpeculativeDecoder(Decoder):
+    """Decodes one stream with drafts from a source.
+
+    Parameters
+    ----------
+    model : Model, or anything that has its `forward_rows`.
+    source : DraftSource
+    options : Options, optional
+    gate : CostGate, optional
+        Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`.
+    cost : VerifyCost, optional
+        Shared by the decoders of a batch.
+    timed : bool
+        Whether the gate may look at how long passes took; without, the cost table applies as it is.
+    vocab : int, optional
+        Drafted ids from here on are not verified; default: the model's.
+    on_row : callable, optional
+        Called with (tokens that the row is conditioned on, raw logits) for every row that is sampled.
+    on_step : callable, optional
+        Called with a StepRecord after each step.
+
+    Attributes
+    ----------
+    stats : Stats
+
+    Raises
+    ------
+    TopKFeedbackDisabled
+        The source wants feedback, and `options.topk_feedback` is 0.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        source: DraftSource,
+        options: Options | None = None,
+        *,
+        gate: CostGate | None = None,
+        cost: VerifyCost | None = None,
+        timed: bool = True,
+        vocab: int | None = None,
+        on_row: RowHook | None = None,
+        on_step: Callable[[StepRecord], None] | None = None,
+    ) -> None:
+        super().__init__(model, on_row)
+        self.source = source
+        self.options = Options() if options is None else options
+        if wants_top_k(source) and self.options.topk_feedback == 0:
+            raise TopKFeedbackDisabled("the draft source wants the best tokens of verified rows: topk_feedback must be at least 1, got 0")
+        self.gate = CostGate(self.options) if gate is None else gate
+        self.cost = VerifyCost(self.options) if cost is None else cost
+        self.timed, self.on_step = timed, on_step
+        self.stats = Stats()
+        self._vocab = vocab if vocab is not None else getattr(getattr(model, "config", None), "vocab_size", 1 << 31)
+        self._seen: list[int] = []  # what the source was told
+        self._kind = "fallback"
+
+    def bootstrap_step(self, stream: DecodeStream, logits: np.ndarray) -> int:
+        """See `Decoder.bootstrap_step`.  If the history is not a continuation of the last one, the source starts anew."""
+        stream.check(0)
+        if stream.history[: len(self._seen)] != self._seen:
+            self.restart()
+        self._tell(stream.history)
+        try:
+            committed = super().bootstrap_step(stream, logits)
+        finally:
+            self.stats.committed += len(stream.history) - len(self._seen)
+        self._tell(stream.history)
+        return committed
+
+    def restart(self) -> None:
+        """Forget the text: the source is told of another one."""
+        self._seen = []
+        if callable(getattr(self.source, "restart", None)):
+            self.source.restart()
+
+    def _tell(self, history: Sequence[int]) -> None:
+        """Bring the source up to the history; also after a step that was broken off in the middle."""
+        fresh = history[len(self._seen) :]
+        if fresh:
+            self._seen.extend(fresh)  # first: whatever the source does with them, it is not told twice
+            self.source.observe(fresh)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def plan(self, stream: DecodeStream, most: int | None = None) -> list[int]:
+        """Check the stream and return the draft that the next pass should verify; none makes it a plain step.
+
+        Raises
+        ------
+        InvalidDecodeState
+        CannotRewind : the stream's state cannot drop rejected rows.
+        """
+        stream.check(1)
+        if not stream.cache.can_truncate:
+            raise CannotRewind("the state of this model cannot drop positions, so that drafts cannot be rejected; decode plainly")
+        self._tell(stream.history)
+        if not self.options.enabled or not self.gate.allows():
+            self._kind = "off"
+            return []
+        draft = self._draft(stream, self.options.max_draft if most is None else most)
+        self._kind = "verify" if draft else "fallback"
+        return draft
+
+    def _draft(self, stream: DecodeStream, most: int) -> list[int]:
+        options = self.options
+        # a pass commits one token more than it accepts: the last allowed token needs no draft
+        width = min(options.max_draft, most, stream.room - 1, stream.remaining - 1)
+        if options.adapt_budget:
+            width = min(width, self.gate.budget())
+        if width < options.min_draft:
+            return []
+        proposed = self.source.suggest(stream.history, width)
+        if proposed is None:
+            return []
+        draft = self._usable(proposed, width, stream.stop_tokens)
+        if options.adapt_budget and len(draft) > options.min_draft:
+            curve = self.cost.curve(stream.cache.len)
+            draft = draft[: best_width(curve, len(draft), options.min_draft)]
+        if len(draft) != len(proposed) and callable(getattr(self.source, "truncate_pending", None)):
+            self.source.truncate_pending(len(draft))
+        return draft if len(draft) >= options.min_draft else []
+
+    def _usable(self, proposed: Sequence[int], width: int, stops: frozenset[int]) -> list[int]:
+        """The proposal up to what cannot be verified: too much, not an id of the vocabulary, the end of the turn."""
+        draft: list[int] = []
+        for token in proposed[:width]:
+            try:
+                token = operator.index(token)
+            except TypeError:
+                break
+            if not 0 <= token < self._vocab or token in stops:
+                break
+            draft.append(token)
+        return draft
+
+    def settle(self, stream: DecodeStream, rows: np.ndarray, draft: list[int], taken: PassTaken) -> int:
+        """Commit what the rows of the pass say, and let source, gate and counts know; return how many tokens."""
+        before = len(stream.history)
+        try:
+            stream.commit_rows(rows, draft, self.on_row)
+        finally:
+            committed, accepted = self._count(stream, before, draft)
+        sampled = committed + (stream.stop_token is not None)
+        cost = self._judge(draft, sampled, accepted, taken)
+        self._tell(stream.history)
+        if draft and wants_top_k(self.source):
+            best = top_ids(rows[:sampled], self.options.topk_feedback)
+            tokens = [stream.history[before - 1], *draft]
+            self.source.observe_top_k([TopKRow(*pair) for pair in zip(tokens, best, strict=False)])  # type: ignore[attr-defined]
+        if self.on_step is not None:
+            self.on_step(StepRecord(self._kind, len(draft), accepted, committed, cost, taken))
+        return committed
+
+    def _count(self, stream: DecodeStream, before: int, draft: list[int]) -> tuple[int, int]:
+        """Enter a step into the counts, one that was broken off too; return how many were committed and accepted."""
+        fresh, stats = stream.history[before:], self.stats
+        accepted = 0
+        while accepted < min(len(fresh), len(draft)) and fresh[accepted] == draft[accepted]:
+            accepted += 1
+        chosen = len(fresh) + (stream.stop_token is not None)
+        stats.steps += 1
+        stats.spec_steps += self._kind == "verify"
+        stats.fallback_steps += self._kind == "fallback"
+        stats.disabled_steps += self._kind == "off"
+        stats.drafted += len(draft)
+        stats.accepted += accepted
+        stats.committed += len(fresh)
+        if draft:
+            stats.bonus += len(fresh) > len(draft)
+            stats.rejected_steps += accepted < chosen <= len(draft)
+        return len(fresh), accepted
+
+    def _judge(self, draft: list[int], sampled: int, accepted: int, taken: PassTaken) -> float:
+        """Let the gate know what the step cost this stream, in plain steps; return it.
+
+        A pass of several streams is paid by those that drafted, in proportion: a stream's own step, and its part of
+        what the drafts made the pass longer for everybody.
+        """
+        cost, seconds = taken.cost, taken.seconds if self.timed else None
+        if cost is None:
+            if not taken.drafted:
+                if seconds is not None:
+                    self.cost.note_plain(seconds, taken.streams)
+                return 1.0
+            cost = self.cost.verify(taken.rows, taken.context, taken.streams, seconds)
+        if draft:
+            cost = 1.0 + taken.streams * (cost - 1.0) * len(draft) / taken.drafted
+            # a stop token that ended the turn would have been a plain step too
+            self.gate.record(sampled, accepted, len(draft), cost)
+        return cost

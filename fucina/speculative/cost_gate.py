@@ -1,0 +1,160 @@
+"""When to speculate: only while it is measured, or estimated, to win time.
+
+A verify of d drafts costs C(d + 1) plain steps and commits a + 1 tokens, a of them accepted drafts.  It wins if
+a + 1 > C(d + 1).  Tokens a step say nothing about that; the gate therefore looks at
+
+    speedup = committed tokens / cost in plain steps
+
+over the latest verifies (facts 9.3 and 9.4).  The cost comes from a table, for its shape, times a scale that slowly
+follows what passes really take here: one passing disturbance cannot flip the gate, another machine is learned soon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from .options import Options
+
+PLAIN_ALPHA = 0.25  # weight of a new plain time
+SCALE_ALPHA = 0.2  # weight of a new measured cost
+SCALE_LOW, SCALE_HIGH = 0.25, 4.0
+
+
+class VerifyCost:
+    """Prices passes in plain steps: the table's shape times what was measured.
+
+    Streams that are decoded together share one: the pass is theirs together.
+
+    Attributes
+    ----------
+    scale : measured cost over the table's, smoothed; 1.0 until something was measured.
+    """
+
+    __slots__ = ("_curve", "_curve_of", "_plain", "_table", "scale")
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._table = (Options() if options is None else options).table
+        self._plain: dict[int, float] = {}  # seconds of a pass of one row each of n streams
+        self._curve: list[float] = []
+        self._curve_of = -1
+        self.scale = 1.0
+
+    def curve(self, context: float) -> list[float]:
+        """The table's costs of 0, 1, … 128 rows about here."""
+        block = int(context) // 64
+        if block != self._curve_of:
+            self._curve, self._curve_of = self._table.curve(64 * block + 32), block
+        return self._curve
+
+    def plain_seconds(self, streams: int = 1) -> float | None:
+        """Smoothed seconds of a plain pass of so many streams; None before the first."""
+        return self._plain.get(streams)
+
+    def note_plain(self, seconds: float, streams: int = 1) -> None:
+        """Learn how long a pass of one row each of `streams` streams took."""
+        old = self._plain.get(streams)
+        self._plain[streams] = seconds if old is None else PLAIN_ALPHA * seconds + (1 - PLAIN_ALPHA) * old
+
+    def verify(self, rows: int, context: float = 0, streams: int = 1, seconds: float | None = None) -> float:
+        """Return the cost of a pass in plain passes of the same streams, at least 1; learn from its `seconds`.
+
+        Parameters
+        ----------
+        rows : all rows of the pass.
+        context : positions in front of them, on average.
+        streams : streams that share the pass.
+        seconds : what it took; None if there is no clock.
+        """
+        curve = self.curve(context)
+        base = curve[min(rows, len(curve) - 1)]
+        if streams > 1:
+            base = max(base / curve[min(streams, len(curve) - 1)], 1.0)
+        plain = self._plain.get(streams)
+        if seconds is not None and plain:
+            measured = max(seconds / plain, 1.0)
+            sample = min(max(measured / base, SCALE_LOW), SCALE_HIGH)
+            scale = SCALE_ALPHA * sample + (1 - SCALE_ALPHA) * self.scale
+            self.scale = min(max(scale, SCALE_LOW), SCALE_HIGH)
+        return max(self.scale * base, 1.0)
+
+
+class CostGate:
+    """Decides for one stream when to draft, and how much.
+
+    Attributes
+    ----------
+    state : "on", "off" or "probing".
+    backoff : plain steps that the next, or present, pause lasts.
+    """
+
+    __slots__ = ("_options", "_probe_left", "_sums", "_waited", "_window", "backoff", "state")
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = Options() if options is None else options
+        self.state = "on"
+        self.backoff = self._options.reprobe_after
+        self._waited = 0
+        self._probe_left = 0
+        self._window: deque[tuple[int, int, int, float]] = deque()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._window.clear()
+        self._sums = [0, 0, 0]
+
+    @property
+    def speedup(self) -> float:
+        """Tokens committed in the time of a plain step, over the window; +inf while nothing was paid."""
+        cost = math.fsum(entry[3] for entry in self._window)
+        return self._sums[0] / cost if cost > 0 else math.inf
+
+    @property
+    def evaluable(self) -> bool:
+        """Whether the window holds enough to judge by: one verify alone is too noisy."""
+        return len(self._window) >= 2 and self._sums[2] >= self._options.min_window_drafted
+
+    def allows(self) -> bool:
+        """Whether this step may draft.  Called once a step: it counts the steps of a pause."""
+        if self.state != "off":
+            return True
+        self._waited += 1
+        if self._waited < self.backoff:
+            return False
+        self.state, self._probe_left = "probing", self._options.probe_steps
+        self._clear()
+        return True
+
+    def budget(self) -> int:
+        """How many tokens to draft at most: less where less is accepted."""
+        o = self._options
+        _, accepted, drafted = self._sums
+        if not drafted or not o.adapt_budget:
+            return o.max_draft
+        return min(o.max_draft, max(o.min_draft, 2 + math.ceil(accepted * o.max_draft / drafted)))
+
+    def record(self, committed: int, accepted: int, drafted: int, cost: float) -> None:
+        """Enter a verify into the window, and judge."""
+        o = self._options
+        entry = (committed, accepted, drafted, cost)
+        self._window.append(entry)
+        self._sums = [s + x for s, x in zip(self._sums, entry, strict=False)]
+        if len(self._window) > o.rate_window:
+            self._sums = [s - x for s, x in zip(self._sums, self._window.popleft(), strict=False)]
+        losing = self.evaluable and self.speedup < o.min_speedup
+        if self.state == "on" and losing:
+            self._turn_off(o.reprobe_after)
+        elif self.state == "probing":
+            self._probe_left -= 1
+            if losing:
+                self._turn_off(2 * self.backoff)
+            elif self._probe_left == 0:
+                if self.speedup >= o.min_speedup + o.probe_margin:
+                    self.state = "on"
+                else:
+                    self._turn_off(2 * self.backoff)
+
+    def _turn_off(self, backoff: int) -> None:
+        self.state, self.backoff = "off", min(backoff, self._options.reprobe_max)
+        self._waited = 0
+        self._clear()
