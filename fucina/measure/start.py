@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import WorkerFailed
 from .duel import ROOT, Side, Worker
+from .speed import describe
 
 PROMPT = "The capital of France is"
 
@@ -20,7 +21,7 @@ PROMPT = "The capital of France is"
 def generate_command(path: str, threads: int) -> list[str]:
     """`fucina generate`, told to stop after one token."""
     options = ["--max-tokens", "1", "--temperature", "0", "--threads", str(threads)]
-    return [sys.executable, "-m", "fucina", "generate", path, PROMPT, *options]
+    return [sys.executable, "-m", "fucina", "generate", "--model", path, PROMPT, *options]
 
 
 def first_token(command: Sequence[str], environment: dict[str, str]) -> dict[str, float | None]:
@@ -71,10 +72,12 @@ def run(
 
     Returns
     -------
-    {"samples": {label: {"first_token/warm": [{"first", "end", "cpu"}, …], "first_token/cold": […], "load": [seconds, …],
-    "memory": [bytes, …]}}, "settings": …}
+    {"sides", "settings", "samples": {label: {"first_token/warm": [{"first", "end", "cpu"}, …], "first_token/cold": […], "load": [seconds, …],
+    "memory": [bytes, …]}}}
     """
     samples: dict[str, dict[str, list[Any]]] = {s.label: {} for s in sides}
+
+    described: dict[str, Any] = {}
 
     def warm(side: Side) -> tuple[list[str], dict[str, str]]:
         if side.kind == "fucina":
@@ -101,9 +104,10 @@ def run(
             options = {**side.options, "context": context} if side.kind == "fucina" else side.options
             worker = Worker(Side(side.label, side.kind, side.path, options, side.python))
             try:
+                described |= describe([worker])
                 samples[side.label].setdefault("memory", []).append(worker.ask("memory", context=context, new=new))
                 samples[side.label].setdefault("load", []).extend(worker.ask("load", repeats=3))
             finally:
                 worker.close()
     settings = {"threads": threads, "prompt": PROMPT, "context": context, "new_tokens": new}
-    return {"settings": settings, "samples": samples}
+    return {"settings": settings, "sides": described, "samples": samples}

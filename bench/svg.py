@@ -1,0 +1,85 @@
+"""Two small charts as SVG text: the same numbers give the same bytes, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+COLOURS = ("#0b6e4f", "#c8553d", "#e9a03b", "#5c6b9c")
+_FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
+
+
+def _open(width: int, height: int, title: str, description: str) -> list[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        'aria-labelledby="t d">',
+        f'<title id="t">{escape(title)}</title>',
+        f'<desc id="d">{escape(description)}</desc>',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f"<g {_FONT}>",
+        f'<text x="16" y="24" font-size="15" font-weight="600">{escape(title)}</text>',
+    ]
+
+
+def _legend(labels: Sequence[str], y: int) -> list[str]:
+    out, x = [], 16
+    for colour, label in zip(COLOURS, labels, strict=False):
+        out.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        out.append(f'<text x="{x + 18}" y="{y}">{escape(label)}</text>')
+        x += 34 + 8 * len(label)
+    return out
+
+
+def bars(title: str, groups: Sequence[tuple[str, dict[str, tuple[float, float, float]]]], unit: str) -> str:
+    """Grouped horizontal bars, each (median, low, high) with a whisker, each group to its own scale.
+
+    groups : (name, {label: numbers}); every group has the same labels or fewer.
+    """
+    labels = list(dict.fromkeys(label for _, values in groups for label in values))
+    row, gap, left, span = 20, 26, 16, 500
+    height = 64 + sum(gap + row * len(v) for _, v in groups) + 10
+    texts = [f"{name}: " + ", ".join(f"{k} {v[0]:.0f}" for k, v in values.items()) for name, values in groups]
+    out = _open(720, height, title, f"{unit}. " + "; ".join(texts)) + _legend(labels, 48)
+    y = 64
+    for name, values in groups:
+        y += gap
+        out.append(f'<text x="{left}" y="{y - 6}" font-weight="600">{escape(name)}</text>')
+        top = max(v[2] for v in values.values())
+        for label, (median, low, high) in values.items():
+            colour = COLOURS[labels.index(label) % len(COLOURS)]
+            a, b, c = (left + span * v / top for v in (low, median, high))
+            out.append(f'<rect x="{left}" y="{y}" width="{b - left:.1f}" height="{row - 5}" fill="{colour}"/>')
+            out.append(f'<path d="M{a:.1f} {y + 7.5:.1f}H{c:.1f}" stroke="#222" stroke-width="1"/>')
+            out.append(f'<text x="{left + span + 10}" y="{y + 12}">{median:.0f} {escape(unit)}</text>')
+            y += row
+    return "\n".join([*out, "</g>", "</svg>"]) + "\n"
+
+
+def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name: str, diagonal: str) -> str:
+    """Lines over whole numbers from 1 on, with the line y = x as what one row at a time would cost."""
+    width, height, left, bottom, right, upper = 720, 420, 60, 370, 690, 66
+    top_x = max(k for s in series.values() for k in s)
+    top_y = max([1.0, *(v for s in series.values() for v in s.values())])
+    top_y = float(-(-top_y // 2) * 2)
+
+    def at(x: float, y: float) -> str:
+        return f"{left + (right - left) * (x - 1) / max(1, top_x - 1):.1f} {bottom - (bottom - upper) * y / top_y:.1f}"
+
+    last = ", ".join(f"{k}: {max(v)} rows cost {v[max(v)]:.2f}" for k, v in series.items())
+    out = _open(width, height, title, f"{y_name} over {x_name}. {last}.") + _legend(list(series), 48)
+    for i in range(int(top_y) // 2 + 1):
+        out.append(f'<path d="M{at(1, 2 * i)}L{at(top_x, 2 * i)}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 10}" y="{float(at(1, 2 * i).split()[1]) + 4:.1f}" text-anchor="end">{2 * i}</text>')
+    for x in sorted({k for s in series.values() for k in s}):
+        out.append(f'<text x="{at(x, 0).split()[0]}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
+    out.append(f'<text x="{(left + right) / 2:.0f}" y="{height - 12}" text-anchor="middle">{escape(x_name)}</text>')
+    out.append(f'<text x="16" y="{upper - 2}">{escape(y_name)}</text>')
+    end = min(float(top_x), top_y)
+    out.append(f'<path d="M{at(1, 1)}L{at(end, end)}" stroke="#888" stroke-dasharray="5 4"/>')
+    out.append(f'<text x="{float(at(end, end).split()[0]) - 6:.1f}" y="{upper + 14}" text-anchor="end" fill="#666">{escape(diagonal)}</text>')
+    for colour, values in zip(COLOURS, series.values(), strict=False):
+        out.append(f'<path d="M{"L".join(at(k, v) for k, v in values.items())}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        for k, v in values.items():
+            x, y = at(k, v).split()
+            out.append(f'<circle cx="{x}" cy="{y}" r="3.2" fill="{colour}"/>')
+    return "\n".join([*out, "</g>", "</svg>"]) + "\n"
