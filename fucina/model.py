@@ -61,7 +61,7 @@ def load(
     threads : of the native backend; None takes the physical cores that the process may use.
     context : positions a cache may hold; None takes the length that the model was trained with.
     cache_dtype : "f16" or "f32"; None takes "f32" for a model whose matrices are all F32, else "f16".
-    activations : of the naive backend: "f32", or "q8" to round as the native one does.
+    activations : of the naive backend: "f32" is the mathematical reference, "q8" has the native one's bits.
     dequantize : of the naive backend: block decoders of your own, by format name ({"Q4_1": f}).
 
     Raises
@@ -74,6 +74,8 @@ def load(
         raise InvalidOption(f'backend must be "native" or "naive", got {backend!r}')
     if dequantize and backend != "naive":
         raise InvalidOption('dequantize= needs backend="naive": the native kernels read blocks directly')
+    if activations not in ("f32", "q8"):
+        raise InvalidOption(f'activations must be "f32" or "q8", got {activations!r}')
     _check_count("threads", threads)
     _check_count("context", context)
     if cache_dtype not in (None, "f16", "f32"):
@@ -90,7 +92,8 @@ def load(
     context = context or trained
     interpreter: Any
     if backend == "naive":
-        interpreter = Naive(family.forward, family.config, family.weights, activations, dequantize)
+        kind = Naive if activations == "f32" else _twin()
+        interpreter = kind(family.forward, family.config, family.weights, dequantize)
     else:
         from .ops.native import Native
 
@@ -98,6 +101,12 @@ def load(
             family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
         )
     return Model(file, family, tokenizer, interpreter, context, cache_dtype)
+
+
+def _twin() -> type[Naive]:
+    from .ops.twin import Twin
+
+    return Twin
 
 
 def _check_count(name: str, value: int | None) -> None:

@@ -1,9 +1,8 @@
 """The readable interpreter: every op of the vocabulary in plain NumPy, one after the other.
 
 A family's forward calls these ops; each returns a new array.  Rows are multiplied one by one, so that a row's result
-does not depend on how many rows share the pass.  With `activations="f32"` this is the mathematical reference; with
-`activations="q8"` the inputs of quantised matrix products are rounded to int8 blocks exactly as the fast interpreter
-rounds them, and the two agree to the last bits of float32.
+does not depend on how many rows share the pass.  This is the mathematical reference: weights become float32, and nothing
+is rounded on the way but what enters the cache.  `twin.py` is the same interpreter with the native one's arithmetic.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError
-from ..gguf import block_shape
 from ..models.weights import Weight
 from .learner import checked
 from .rope import RopeSpec, rope_table
@@ -58,38 +55,26 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, pairing: str) -> np.
     return out
 
 
-def round_to_int8(x: np.ndarray, block: int) -> np.ndarray:
-    """What is left of float32 rows after each block of numbers became int8 times one scale.  [m, n] -> [m, n]"""
-    b = x.reshape(len(x), -1, block)
-    peak = np.abs(b).max(axis=-1, keepdims=True)
-    inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak > 0)
-    return (np.rint(b * inverse) * (peak / np.float32(127))).reshape(x.shape)
-
-
 class Naive:
     """Interpreter of the op vocabulary in NumPy.
 
     Parameters
     ----------
     forward, config, weights : of the family (see `fucina.models`).
-    activations : "f32", or "q8" to round the inputs of quantised products as the fast interpreter does.
     dequantize : learner's decoders by format name, e.g. {"Q4_1": f}; f(raw uint8 [rows, bytes]) -> float32 [rows, cols].
     """
 
     name = "naive"
+    activations = "f32"
 
     def __init__(
         self,
         forward: Callable[..., np.ndarray],
         config: Any,
         weights: Any,
-        activations: str = "f32",
         dequantize: dict[str, Callable[[np.ndarray], np.ndarray]] | None = None,
     ) -> None:
-        if activations not in ("f32", "q8"):
-            raise ModelError(f'activations must be "f32" or "q8", got {activations!r}')
         self._forward, self._config, self._weights = forward, config, weights
-        self.activations = activations
         self._dequantize = dict(dequantize or {})
         self._float32: dict[str, np.ndarray] = {}  # decoded weights, kept: decoding costs more than multiplying
         self._overrides: dict[str, Callable[..., np.ndarray]] = {}
@@ -150,9 +135,6 @@ class Naive:
 
     def linear(self, x: np.ndarray, w: Weight) -> np.ndarray:
         """x Wᵀ, row by row.  [m, cols] -> [m, rows of w]"""
-        block = block_shape(w.ggml_type)[0]
-        if self.activations == "q8" and block > 1:
-            x = round_to_int8(x, 32 if block == 32 else 256)
         matrix = self.float32(w)
         product = self._overrides.get("linear", np.dot)
         return np.stack([product(matrix, row) for row in x]) if len(x) else np.empty((0, len(matrix)), np.float32)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import EngineClosed, ModelError
+from ...errors import EngineClosed, InvalidOption, ModelError
 from ...kernels import attention as attention_kernels
 from ...kernels.compile import address
 from ...kernels.record import CHUNK, KV, MAX_ROWS, POS, ROW_WORDS, STRIDE, TOK
@@ -16,6 +16,7 @@ from .build import build
 from .compiled import compiled
 from .cores import default_threads
 from .explain import explain, summary
+from .layout import MAX_THREADS
 from .learner import LearnerRecorder
 from .memory import aligned
 from .planner import MAX_SPLIT
@@ -59,6 +60,8 @@ class Native:
     ) -> None:
         self._forward, self._config, self._weights = forward, config, weights
         self.threads = default_threads() if threads is None else threads
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise InvalidOption(f"threads must be 1 to {MAX_THREADS}, got {self.threads}")
         self._context, self._dtype, self._options = context, cache_dtype, options
         self._store = WeightStore(context, self.threads)
         self._overrides: list[tuple[str, Callable[..., np.ndarray]]] = []
@@ -108,7 +111,7 @@ class Native:
         if needed > self._store.rope_filled:
             self._store.fill_rope(needed)
         out = aligned(n_out * recording.vocab * 4, zero=False, alignment=64).view(np.float32)
-        recording.team.program.direct(out.ctypes.data)
+        recording.team.program.direct(out.ctypes.data)  # the kernels write the logits where the caller will read them
         recording.team.run(m, self._rows_at, n_out, self._out_rows_at, batch)
         return out.reshape(n_out, recording.vocab)
 
