@@ -21,7 +21,8 @@ import numpy as np
 
 from course.exercises import Check, Exercise, collect
 from course.grading import learner
-from course.grading.learner import Guard, Unusable
+from course.grading.guard import Guard
+from course.grading.learner import Unusable
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, CheckResult, Grade, judge
 from course.grading.tools import Failed, LearnerError, Tools, describe, show
 from course.parser import check_code

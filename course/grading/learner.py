@@ -7,14 +7,12 @@ import contextlib
 import difflib
 import io
 import linecache
-import os
 import re
 import sys
 import traceback
 import types
-from collections.abc import Iterator
 
-from course.grading.tools import describe, show
+from course.grading.tools import describe
 from course.source import ExerciseSource
 
 MARKER = re.compile(r"^# %% (ch\d\d\.[a-z][a-z0-9_]*)\b")
@@ -26,10 +24,6 @@ class Unusable(Exception):
     def __init__(self, message: str, trace: list[str] | None = None) -> None:
         super().__init__(message)
         self.trace = trace or []
-
-
-class SolutionsUsed(ImportError):
-    """The learner's code reached for the solutions folder."""
 
 
 def region_at(text: str, line: int) -> str:
@@ -70,10 +64,10 @@ def forbid_solutions(tree: ast.Module) -> None:
             names = [node.module or ""]
         for name in names:
             if name.split(".")[0] == "solutions":
-                raise Unusable(f"line {node.lineno} imports {name}: {_OWN_WORK}")
+                raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
 
 
-_OWN_WORK = (
+OWN_WORK = (
     "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
 )
 
@@ -93,11 +87,10 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
         mine = found.get(definition.name)
         if mine is None:
             (written if definition.name in bound else missing).append(definition.name)
-        elif isinstance(mine, ast.ClassDef) and mine.bases:
-            written.append(definition.name)  # what it inherits shows when it runs
+        elif isinstance(starter, ast.ClassDef) and (not isinstance(mine, ast.ClassDef) or mine.bases):
+            written.append(definition.name)  # what it is, or inherits, shows when it runs
         elif isinstance(starter, ast.ClassDef):
-            methods = {m.name: m for m in mine.body if isinstance(m, ast.FunctionDef)} \
-                if isinstance(mine, ast.ClassDef) else {}
+            methods = {m.name: m for m in mine.body if isinstance(m, ast.FunctionDef)}
             for method in starter.body:
                 if isinstance(method, ast.FunctionDef) and is_stub(method):
                     name = f"{definition.name}.{method.name}"
@@ -173,40 +166,3 @@ def trimmed(error: BaseException, path: str) -> list[str]:
 def show_line(line: str) -> str:
     """A source line in ASCII."""
     return line.strip().encode("ascii", "backslashreplace").decode("ascii")
-
-
-class Guard:
-    """Refuses the solutions folder to running code: imports and opened files (an audit hook, once a process)."""
-
-    def __init__(self, solutions: str) -> None:
-        self.folder = os.path.normcase(os.path.abspath(solutions)) + os.sep
-        self.armed = False
-        self.tripped = ""
-        sys.addaudithook(self._hook)
-
-    @contextlib.contextmanager
-    def armed_for(self) -> Iterator[None]:
-        """Active while the learner's code may run."""
-        self.armed, self.tripped = True, ""
-        try:
-            yield
-        finally:
-            self.armed = False
-
-    def message(self) -> str:
-        """What to tell when it was tripped, else an empty string."""
-        return f"the code reaches for {self.tripped}: {_OWN_WORK}" if self.tripped else ""
-
-    def _hook(self, event: str, args: tuple) -> None:
-        if not self.armed or event not in ("import", "open"):
-            return
-        name = args[0]
-        if event == "import":
-            inside = isinstance(name, str) and name.split(".")[0] == "solutions"
-        else:
-            if isinstance(name, bytes):
-                name = os.fsdecode(name)
-            inside = isinstance(name, str) and os.path.normcase(os.path.abspath(name)).startswith(self.folder)
-        if inside:
-            self.tripped = show(name).strip("'\"") if event == "import" else "a file of the solutions folder"
-            raise SolutionsUsed(f"the solutions cannot be used here ({self.tripped})")

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.random  # noqa: F401  (NumPy imports it late; every check needs it)
 
 from course.grading.core import ChapterChecks
-from course.grading.learner import Guard, show_line
+from course.grading.guard import Guard
+from course.grading.learner import show_line
 from course.grading.limits import Watchdog, limit_address_space, limit_cpu
 from course.parser import load_chapter
 from course.source import ROOT

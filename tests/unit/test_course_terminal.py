@@ -1,0 +1,249 @@
+"""The commands: names, hints, solutions, resets, reports, watch; on terminals that know no UTF-8."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from course.catalogue import Course, UnknownExercise
+from course.files import ExerciseFiles
+from course.platform import main
+from course.source import ROOT
+from course.watch import Watcher
+from tests.unit.course_kit import EXERCISES, make_course
+
+NAME = "ch05.truncate"
+GOOD = "def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n    cache.len = min(keep, cache.len)"
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Course:
+    return make_course(tmp_path)
+
+
+def write_part(course: Course, text: str) -> Path:
+    chapter, exercise = course.exercise(NAME)
+    return ExerciseFiles(course).save(chapter, exercise, text)
+
+
+def test_names(course: Course) -> None:
+    chapter = [name for name in EXERCISES if name.startswith("ch05")]
+    for typed, wanted in [("ch05.truncate", [NAME]), ("truncate", [NAME]), ("CH05.Truncate", [NAME]), ("ch05", chapter),
+                          ("5", chapter), ("exercises/ch05_the_loop_and_the_cache.py", chapter)]:
+        assert [exercise.name for _, exercise in course.find([typed])] == wanted
+    assert len(course.find(["ch05", "truncate"])) == len(chapter)
+    with pytest.raises(UnknownExercise, match=r"near: ch05\.truncate"):
+        course.find(["trunkate"])
+    with pytest.raises(UnknownExercise, match="means 4 exercises"):
+        course.exercise("ch05")
+
+
+def test_hint_and_solution_commands(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hint", "truncate"], course) == 0
+    assert "hint 1 of 3" in capsys.readouterr().out
+    assert main(["hint", "truncate"], course) == 0
+    assert "hint 2 of 3" in capsys.readouterr().out
+    assert main(["hint", "truncate", "7"], course) == 2
+    assert main(["solution", "truncate"], course) == 1
+    out = capsys.readouterr().out
+    assert "not passed yet" in out and "min(" not in out
+    write_part(course, GOOD)
+    assert main(["check", "truncate"], course) == 0
+    assert main(["solution", "truncate"], course) == 0
+    assert "cache.len = min(cache.len, keep)" in capsys.readouterr().out
+    assert main(["solution", "row_cache", "--yes"], course) == 0
+
+
+def test_list_progress_and_reset(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    write_part(course, GOOD)
+    main(["check", NAME], course)
+    capsys.readouterr()
+    assert main(["list"], course) == 0
+    assert f"[x] {NAME}" in capsys.readouterr().out
+    assert main(["progress"], course) == 0
+    assert "1 of 4 passed" in capsys.readouterr().out
+    assert main(["progress", "--json"], course) == 0
+    assert json.loads(capsys.readouterr().out)[NAME]["outcome"] == "passed"
+    assert main(["reset", NAME], course) == 0
+    assert "your file is kept as" in capsys.readouterr().out
+    main(["list"], course)
+    assert "changed since it passed" in capsys.readouterr().out
+    assert main(["reset", NAME, "--progress"], course) == 0
+    main(["list"], course)
+    assert f"[ ] {NAME}" in capsys.readouterr().out
+    assert len(list((course.state / "backups").glob("progress.*.json"))) == 1
+
+
+def test_check_as_json(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    write_part(course, "def truncate(cache, keep):\n    cache.len = keep")
+    assert main(["check", NAME, "--json"], course) == 1
+    (grade,) = json.loads(capsys.readouterr().out)
+    assert (grade["outcome"], grade["score"]) == ("not yet", 3)
+
+
+def test_generate_leaves_edited_files_alone(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--check"], course) == 0
+    path = write_part(course, GOOD)
+    assert main(["generate"], course) == 1
+    assert "left alone" in capsys.readouterr().out and GOOD in path.read_text(encoding="utf-8")
+    assert main(["generate", "--check"], course) == 0  # an edited exercise is not the manifest's business
+    assert main(["generate", "--force"], course) == 0
+    assert GOOD not in path.read_text(encoding="utf-8")
+    source = course.exercise(NAME)[0].path
+    source.write_text(source.read_text(encoding="utf-8").replace("points=5", "points=6"), encoding="utf-8")
+    assert main(["generate", "--check"], course) == 1
+    assert main(["generate"], course) == 0
+    assert main(["generate", "--check"], course) == 0
+
+
+def test_report(course: Course, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_part(course, GOOD.replace("keep < 0", "keep < -1"))
+    page, data = tmp_path / "r.html", tmp_path / "r.json"
+    assert main(["report", "--html", str(page), "--json", str(data)], course) == 0
+    report = json.loads(data.read_text(encoding="utf-8"))
+    graded = {g["exercise"]: g for c in report["chapters"] for g in c["exercises"]}
+    assert set(graded) == set(EXERCISES)
+    assert graded[NAME]["outcome"] == "not yet" and len(graded[NAME]["digest"]) == 64
+    assert graded[NAME]["path"].startswith("exercises/")
+    assert report["versions"]["python"]
+    text = page.read_text(encoding="utf-8")
+    for wanted in (NAME, graded[NAME]["digest"], "rows stay where they are", "not attempted", "<meter"):
+        assert wanted in text
+    assert "http" not in text and "<script" not in text
+    assert capsys.readouterr().out.isascii()
+    assert main(["report", "--json", "-"], course) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == report["points"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_no_terminal_breaks_it(tmp_path: Path, encoding: str) -> None:
+    course = make_course(tmp_path / "a folder \u00e9\u4e2d")
+    write_part(course, "def truncate(cache, keep):\n    print('\u4e2d')\n    raise ValueError('\u00e9\u4e2d')")
+    code = ("import sys; from pathlib import Path; from course.catalogue import Course; from course.platform import main;"
+            "sys.exit(main(sys.argv[2:], Course(Path(sys.argv[1]))))")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    for command, wanted in ((["check", NAME], 1), (["list"], 0), (["progress"], 0), (["reset", NAME], 0)):
+        result = subprocess.run([sys.executable, "-c", code, str(course.root), *command], env=environment,
+                                capture_output=True, check=False, cwd=tmp_path)
+        assert result.returncode == wanted, result.stderr.decode("utf-8", "replace")
+        assert b"Traceback" not in result.stderr
+
+
+class FakeKeys:
+    """Keys that a test types."""
+
+    single = True
+
+    def __init__(self) -> None:
+        self.typed: queue.Queue[str] = queue.Queue()
+
+    def __enter__(self) -> FakeKeys:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def get(self, seconds: float) -> str | None:
+        try:
+            return self.typed.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+
+class Session:
+    """A watcher in a thread, its keys and its screen."""
+
+    def __init__(self, course: Course, **options: bool) -> None:
+        self.out, self.keys = io.StringIO(), FakeKeys()
+        self.watcher = Watcher(course, out=self.out, keys=self.keys, start=NAME, **options)
+        self.codes: list[int] = []
+        self.thread = threading.Thread(target=lambda: self.codes.append(self.watcher.run()))
+        self.thread.start()
+        self.wait("[q]uit")
+
+    def wait(self, text: str, seconds: float = 60.0) -> str:
+        """Wait until `text` is on the screen; returns what is there, and clears it."""
+        deadline = time.monotonic() + seconds
+        while text not in self.out.getvalue():
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self.out.getvalue()}"
+            time.sleep(0.01)
+        time.sleep(0.05)
+        screen = self.out.getvalue()
+        self.out.truncate(0)
+        self.out.seek(0)
+        return screen
+
+    def press(self, key: str, expect: str) -> str:
+        """Type a key."""
+        self.keys.typed.put(key)
+        return self.wait(expect)
+
+
+def test_watch_reacts_to_saves_and_keys(course: Course) -> None:
+    session = Session(course)
+    write_part(course, "def truncate(cache, keep):\n    cache.len = keep")
+    assert f"{NAME}: not yet" in session.wait("[q]uit")
+    chapter, exercise = course.exercise(NAME)
+    path = ExerciseFiles(course).path(chapter)
+    text = path.read_text(encoding="utf-8").replace("    cache.len = keep", GOOD.split("\n", 1)[1])
+    new = path.with_suffix(".new")  # an editor that writes another file and renames it
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)
+    assert "Passed! n goes on to ch05.row_cache" in session.wait("[q]uit")
+    assert "ch05.row_cache - " in session.press("n", "[q]uit")
+    assert "hint 1 of 4" in session.press("h", "[q]uit")
+    assert "[x] ch05.truncate" in session.press("l", "[q]uit")
+    assert "y = yes" in session.press("r", "y = yes")
+    assert "Nothing was reset" in session.press("x", "[q]uit")
+    session.press("r", "y = yes")
+    assert "the starter is back" in session.press("y", "[q]uit")
+    assert "not attempted" in session.press("c", "[q]uit")
+    session.press("q", "see you")
+    session.thread.join(timeout=30)
+    assert session.codes == [1]
+
+
+def test_watch_by_hand(course: Course) -> None:
+    session = Session(course, manual=True)
+    write_part(course, GOOD)
+    assert "Passed!" in session.press("", "Passed!")
+    session.press("q", "see you")
+    session.thread.join(timeout=30)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are a POSIX thing")
+def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(course: Course) -> None:
+    import pty
+    import termios
+
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    code = ("import sys; from pathlib import Path; from course.catalogue import Course; from course.platform import main;"
+            "sys.exit(main(['watch', 'truncate'], Course(Path(sys.argv[1]))))")
+    process = subprocess.Popen([sys.executable, "-c", code, str(course.root)], stdin=slave, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        seen = b""
+        while b"[q]uit" not in seen:
+            seen += os.read(process.stdout.fileno(), 4096)
+        os.write(master, b"h")  # no Enter
+        while b"hint 1 of 3" not in seen:
+            seen += os.read(process.stdout.fileno(), 4096)
+        os.write(master, b"q")
+        assert process.wait(timeout=60) == 1
+        assert termios.tcgetattr(slave) == before
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        os.close(master)
+        os.close(slave)
