@@ -120,6 +120,8 @@ class SpeculativeDecoder(Decoder):
         self.options = Options() if options is None else options
         if wants_top_k(source) and self.options.topk_feedback == 0:
             raise TopKFeedbackDisabled("the draft source wants the best tokens of verified rows: topk_feedback must be at least 1, got 0")
+        if wants_top_k(source):
+            top_ids(np.zeros((1, 1), np.float32), 1)  # compiled now, not in the middle of a step
         self.gate = CostGate(self.options) if gate is None else gate
         self.cost = VerifyCost(self.options) if cost is None else cost
         self.timed, self.on_step = timed, on_step

@@ -69,6 +69,7 @@ class SamIndex:
         self._cursor = np.zeros(2, np.int64)
         self._frozen = False
         self.degraded = False
+        suffix.appender(), suffix.follower()  # compiled now, not in the middle of a decode step
 
     def __len__(self) -> int:
         """Tokens appended."""
