@@ -1,0 +1,10 @@
+"""The course's figures: one look, readable in light and dark notebooks, safe for colour-blind eyes."""
+
+from .blocks import block_bytes
+from .cache import cache_rows
+from .curves import bars, curves
+from .sliders import slider
+from .svg import Drawing, Figure
+from .tokens import accept_reject, token_strip
+
+__all__ = ["Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "curves", "slider", "token_strip"]

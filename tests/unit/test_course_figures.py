@@ -1,0 +1,89 @@
+"""Figures: well-formed, described in words, the same from run to run, and honest about bad input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from course import figures
+from course.figures.svg import Figure, percent, printable
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def every_figure() -> dict[str, Figure]:
+    return {
+        "strip": figures.token_strip([" <the>", "\n", b"\xff", "\u4e2d"], [0.5, 0.25, 0.0001, 1.0], [1, 2, 3, 4]),
+        "strip without numbers": figures.token_strip(["a"] * 120),
+        "empty strip": figures.token_strip([]),
+        "cache": figures.cache_rows(6, 10, rewind_to=3, again=2, labels=["The", " cat"]),
+        "long cache": figures.cache_rows(0, 400),
+        "block": figures.block_bytes([("scale", 2), ("minimum", 2), ("quants", 16)], 32, bytes(20)),
+        "timeline": figures.accept_reject([(["a", "b"], 1, "c"), ([], 0, "d"), (["e"], 1, "f")]),
+        "curves": figures.curves([1, 2, 4], {"one": [1, math.nan, 3], "two": [3, 2, 1]}, "x", "y", "t", log_x=True,
+                                 marks={"roof": 5}),
+        "flat curve": figures.curves([0, 1], {"zero": [0, 0]}),
+        "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
+        "bars": figures.bars({"a": 1, "b": 0}, "tok/s", "Speed", ("roof", 2.0)),
+    }
+
+
+@pytest.mark.parametrize("name", every_figure())
+def test_is_well_formed_and_described(name: str) -> None:
+    figure = every_figure()[name]
+    tree = ElementTree.fromstring(figure.svg)
+    assert tree.tag == f"{SVG}svg" and tree.get("role") == "img"
+    assert tree.get("aria-label") == figure.alt == tree.find(f"{SVG}desc").text
+    assert tree.find(f"{SVG}title").text
+    bundle = figure._repr_mimebundle_()
+    assert bundle["text/plain"] == figure.alt == repr(figure)
+    assert figure.svg in bundle["text/html"]
+    assert "prefers-color-scheme:dark" in figure.svg and "--jp-ui-font-color1" in figure.svg
+    width, height = float(tree.get("width")), float(tree.get("height"))
+    for element in tree.iter(f"{SVG}text"):
+        assert -1 <= float(element.get("x")) <= width and 0 <= float(element.get("y")) <= height
+        assert "fill" in element.attrib
+    for element in tree.iter(f"{SVG}rect"):
+        for key in ("width", "height"):
+            if not element.get(key).endswith("%"):
+                assert math.isfinite(float(element.get(key))) and float(element.get(key)) >= 0
+    assert figure.svg == every_figure()[name].svg
+
+
+def test_words_say_what_the_picture_says() -> None:
+    shown = every_figure()
+    assert "after truncate(3), 3 count and 3 are left over" in shown["cache"].alt
+    assert "step 1: 1 of 2 drafts accepted, then correction c" in shown["timeline"].alt
+    assert "then bonus f" in shown["timeline"].alt
+    assert "5 bits a weight" in shown["block"].alt and "bytes 4 to 19" in shown["block"].alt
+    assert "\u00b7<the> (50%)" in shown["strip"].alt and "(<0.1%)" in shown["strip"].alt
+
+
+def test_bad_input_is_refused() -> None:
+    for call in (
+        lambda: figures.token_strip(["a"], [0.1, 0.2]), lambda: figures.cache_rows(5, 4),
+        lambda: figures.cache_rows(4, 4, rewind_to=3, again=2), lambda: figures.block_bytes([("a", 2)], 2, b"1"),
+        lambda: figures.accept_reject([(["a"], 2, "b")]), lambda: figures.curves([1], {"a": [1, 2]}),
+        lambda: figures.curves([], {"a": []}), lambda: figures.curves([0, 1], {"a": [1, 2]}, log_x=True),
+        lambda: figures.bars({}), lambda: figures.bars({"a": 0}),
+        lambda: figures.slider(lambda n: figures.cache_rows(n, 9), n=(0, 4, 5)),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_printable_and_percent() -> None:
+    assert printable(" a\n\tb") == "\u00b7a\u21b5\u21e5b"
+    assert printable(b"\xe2\x96") == "\\xe2\\x96"
+    assert printable("\x00") == "\\u0000" and printable("") == "\u2205"
+    assert [percent(p) for p in (0, 0.0002, 0.012, 0.5, 1)] == ["0.0%", "<0.1%", "1.2%", "50%", "100%"]
+
+
+def test_slider_is_a_still_figure_where_no_kernel_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shown = figures.slider(lambda kept: figures.cache_rows(8, 8, rewind_to=kept), kept=(0, 8, 3))
+    assert isinstance(shown, Figure) and "truncate(3)" in shown.alt
+    shown.save(tmp_path / "a.svg")
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().get("aria-label") == shown.alt
