@@ -101,8 +101,56 @@ class AllTokensMasked(FucinaError, ValueError):
 # --- chat -------------------------------------------------------------------------------------------------------
 
 
+class BatchLengthMismatch(FucinaError, ValueError):
+    """Lists that describe the streams of a batch do not have one entry a stream."""
+
+
 class ChatTemplateError(FucinaError, ValueError):
     """A chat template is missing, does not compile, or refuses these messages."""
+
+
+class ConversationClosed(FucinaError, RuntimeError):
+    """A conversation was used whose cache was taken away."""
+
+
+class DuplicateBatchConversation(FucinaError, ValueError):
+    """One conversation appears twice in a batch."""
+
+
+class EmptyBatch(FucinaError, ValueError):
+    """A batch has no conversation."""
+
+
+class EmptyMessages(ChatTemplateError):
+    """There is nothing to answer: no message, or a prompt without tokens."""
+
+
+class InvalidPrefix(FucinaError, ValueError):
+    """Rows cannot be declared a preloaded prefix: the conversation has begun, or the cache holds another number of them."""
+
+
+class MixedBatchModels(FucinaError, ValueError):
+    """Conversations of a batch belong to different models."""
+
+
+class NoSuchTurn(FucinaError, ValueError):
+    """A turn should be undone or made again that the conversation does not have."""
+
+
+class SharedBatchProcessor(FucinaError, ValueError):
+    """Two streams of a batch share a logit processor, which is one stream's state."""
+
+
+class SystemMidConversation(ChatTemplateError):
+    """A system message stands behind others, where the chat format has room for it at the beginning only."""
+
+
+class TrailingAssistantMessage(ChatTemplateError):
+    """The last message of a conversation is the assistant's own, so that there is nothing to answer."""
+
+
+class UnknownMessages(FucinaError, ValueError):
+    """A template that renders whole conversations is asked to continue one whose messages are not known."""
 
 
 # --- generation -------------------------------------------------------------------------------------------------

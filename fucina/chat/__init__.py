@@ -1,6 +1,7 @@
-"""Conversations: the model's own chat template, and a session that reuses its cache from turn to turn."""
+"""Conversations: chat templates and formats, and a session that reuses its cache from turn to turn."""
 
+from .formats import ChatFormat
 from .session import ChatSession
 from .template import ChatTemplate
 
-__all__ = ["ChatSession", "ChatTemplate"]
+__all__ = ["ChatFormat", "ChatSession", "ChatTemplate"]

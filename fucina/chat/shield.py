@@ -8,6 +8,7 @@ template; the noncharacter is dropped from the rest.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..errors import ChatTemplateError
 from ..tokenizers.markers import MarkerMatcher
@@ -20,16 +21,23 @@ _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # never assigned
 
 
 class ControlMarkers:
-    """The control markers of one tokenizer, indexed for looking at the ends of a text."""
+    """The control markers of one tokenizer, indexed for looking at the ends of a text; made once by `of`."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
         markers = tokenizer.control_markers
         self._matcher = MarkerMatcher(markers)
         self._text_of = {token: text for text, token in markers.items()}
         self._heads = {text[:n] for text in markers for n in range(1, len(text))}
         self._tails = {text[n:] for text in markers for n in range(1, len(text))}
         self._longest = max(map(len, markers), default=0)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> ControlMarkers:
+        """Return the markers of a tokenizer; kept for as long as it lives."""
+        known = _INDEXED.get(tokenizer)
+        if known is None:
+            known = _INDEXED[tokenizer] = cls(tokenizer)
+        return known
 
     def split(self, text: str, mark: str) -> str:
         """Return `text` with `mark` inside every marker, and inside what may be the head or the tail of one."""
@@ -47,15 +55,18 @@ class ControlMarkers:
             text = mark + text
         return text
 
-    def encode(self, text: str, mark: str) -> list[int]:
+    def encode(self, tokenizer: Tokenizer, text: str, mark: str) -> list[int]:
         """Return the ids of a rendered text: whole markers are control tokens, everything else is plain text."""
         ids: list[int] = []
         for part in self._matcher.split(text):
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids.extend(self.tokenizer.encode(part.replace(mark, ""), special=False))
+                ids.extend(tokenizer.encode(part.replace(mark, ""), special=False))
         return ids
+
+
+_INDEXED: WeakKeyDictionary[Tokenizer, ControlMarkers] = WeakKeyDictionary()
 
 
 def unused_character(*values: Any) -> str:
@@ -71,3 +82,10 @@ def unused_character(*values: Any) -> str:
         if character not in seen:
             return character
     raise ChatTemplateError("the messages use all 32 noncharacters U+FDD0 to U+FDEF; at least one must be left")
+
+
+def with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return `ids` with BOS in front if the tokenizer wants one and it is not there yet."""
+    if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
+        return [tokenizer.bos, *ids]
+    return ids

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ChatTemplateError
 from .messages import Message, check_messages, check_text, map_strings
-from .shield import ControlMarkers, unused_character
+from .shield import ControlMarkers, unused_character, with_bos
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -50,7 +50,6 @@ class ChatTemplate:
             self._template = compile_template(source)
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise ChatTemplateError(f"the chat template does not compile: {_describe(error)}") from error
-        self._markers: ControlMarkers | None = None
 
     @classmethod
     def of(cls, model: Model) -> ChatTemplate:
@@ -109,9 +108,7 @@ class ChatTemplate:
         """
         messages = check_messages(messages)
         check_text("tools", tools)
-        if self._markers is None or self._markers.tokenizer is not tokenizer:
-            self._markers = ControlMarkers(tokenizer)
-        markers = self._markers
+        markers = ControlMarkers.of(tokenizer)
         mark = unused_character(self.source, messages, tools)
 
         def protect(text: str) -> str:
@@ -120,10 +117,7 @@ class ChatTemplate:
         # roles stay as they are: templates compare them, and check_messages knows them all
         shielded = [{**map_strings(protect, m), "role": m["role"]} for m in messages]
         text = self._render(shielded, add_generation_prompt, map_strings(protect, tools), now, variables)
-        ids = markers.encode(text, mark)
-        if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
-            ids.insert(0, tokenizer.bos)
-        return ids
+        return with_bos(tokenizer, markers.encode(tokenizer, text, mark))
 
     def _render(self, messages, add_generation_prompt, tools, now, variables) -> str:
         from .sandbox import run_template
