@@ -158,6 +158,11 @@ class Model:
         return self._interpreter.name
 
     @property
+    def threads(self) -> int:
+        """Threads that a pass uses."""
+        return self._interpreter.threads
+
+    @property
     def fingerprint(self) -> bytes:
         """16 bytes that name the weights; caches carry them."""
         return self._fingerprint

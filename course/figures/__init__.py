@@ -2,9 +2,10 @@
 
 from .blocks import block_bytes
 from .cache import cache_rows
+from .course_map import course_map
 from .curves import bars, curves
 from .sliders import slider
 from .svg import Drawing, Figure
 from .tokens import accept_reject, token_strip
 
-__all__ = ["Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "curves", "slider", "token_strip"]
+__all__ = ["Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "slider", "token_strip"]

@@ -66,6 +66,7 @@ class Naive:
 
     name = "naive"
     activations = "f32"
+    threads = 1
 
     def __init__(
         self,
