@@ -10,6 +10,7 @@ defines what it holds in the notebook, and is graded.  Nothing here ever raises 
 
 from __future__ import annotations
 
+import ast
 import html
 import sys
 from typing import Any
@@ -62,7 +63,7 @@ def hint(name: str, number: int | None = None, all: bool = False) -> None:
         return _tell(str(error))
     rows = [f"{hints.name}, hint {i} of {hints.total}: {text}" for i, text in hints.shown]
     more = [f'One more: hint("{hints.name}")'] if hints.more else []
-    page = "".join(f"<div><b>Hint {i} of {hints.total}.</b> {html.escape(text)}</div>" for i, text in hints.shown)
+    page = "".join(f"<div><b>Hint {i} of {hints.total}.</b> {feedback.rich(text)}</div>" for i, text in hints.shown)
     return _show(Card(page + "".join(f"<div><code>{html.escape(row)}</code></div>" for row in more), rows + more))
 
 
@@ -76,7 +77,8 @@ def solution(name: str, show: bool = False) -> None:
         text = lessons.solution_text(_course, exercise.name)
     except PROBLEMS as error:
         return _tell(str(error))
-    page = f"<details open><summary>Solution of {html.escape(exercise.name)}</summary><pre>{html.escape(text)}</pre></details>"
+    page = (f"<details open><summary>Solution of {html.escape(exercise.name)}</summary>"
+            f"{feedback.preformatted(text.splitlines())}</details>")
     return _show(Card(page, [f"# {exercise.name}", *text.splitlines()]))
 
 
@@ -112,7 +114,7 @@ def mine(name: str, otherwise: Any = None) -> Any:
         chapter, exercise = _course.exercise(name)
         path = ExerciseFiles(_course).path(chapter)
         text = path.read_text(encoding="utf-8")
-        module = run_module(compile(text, str(path), "exec", 0x400), text, str(path), f"_mine_{exercise.name}")
+        module = run_module(ast.parse(text, str(path)), text, str(path), f"_mine_{exercise.name}")
     except PROBLEMS as error:
         _tell(str(error))
         return otherwise
@@ -194,7 +196,7 @@ def load_cell(line: str, shell: Any) -> None:
 
 
 def _tell(message: str) -> None:
-    _show(Card(f"<div>{html.escape(message)}</div>", [feedback.ascii_only(message)]))
+    _show(Card(f"<div>{feedback.rich(message)}</div>", [feedback.ascii_only(message)]))
 
 
 def _show(card: Card) -> None:

@@ -65,25 +65,31 @@ if os.name == "nt":
         try:
             os.lseek(handle, 0, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-            return True
-        except OSError:
+        except PermissionError:  # held by another process
             return False
+        except OSError:
+            pass  # a file system that knows no locks: the rename still keeps the file whole
+        return True
 
     def _unlock(handle: int) -> None:
-        os.lseek(handle, 0, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+        with contextlib.suppress(OSError):
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 else:
     import fcntl
 
     def _try_lock(handle: int) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
+        except BlockingIOError:  # held by another process
             return False
+        except OSError:
+            pass  # a file system that knows no locks: the rename still keeps the file whole
+        return True
 
     def _unlock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 class Progress:
@@ -109,7 +115,9 @@ class Progress:
             return {str(name): dict(entry) for name, entry in entries.items()}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except OSError as error:
+            raise FilesError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError):
             with contextlib.suppress(OSError):
                 path.replace(path.with_suffix(f".damaged-{time.strftime('%Y%m%d-%H%M%S')}.json"))
             return None

@@ -134,7 +134,7 @@ class WorkerClient:
             return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
         if event is None:
             code = self._process.wait() if self._process else None
-            if code == -getattr(signal, "SIGXCPU", 0):
+            if code is not None and code < 0 and -code == getattr(signal, "SIGXCPU", None):
                 return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
             return {"kind": "ended", "code": code}
         return event

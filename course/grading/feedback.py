@@ -96,27 +96,27 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
         f'<div><b>{say(grade.exercise)}</b> <span style="color:{colour};font-weight:bold">{say(grade.outcome)}</span>'
         f' &middot; {grade.score} of {grade.points} points &middot; <code>{say(where(grade, root))}</code></div>',
     ]
-    parts += [f"<div>{say(note)}</div>" for note in notes or []]
+    parts += [f"<div>{rich(note)}</div>" for note in notes or []]
     if grade.message:
-        parts.append(f"<div>{say(grade.message)}</div>")
+        parts.append(f"<div>{rich(grade.message)}</div>")
     if grade.trace:
-        parts.append(_pre([_relative(line, root) for line in grade.trace]))
+        parts.append(preformatted([_relative(line, root) for line in grade.trace]))
     if grade.outcome == NOT_ATTEMPTED and not grade.message:
         parts.append("<div>Write your code in place of the line that says <code>your code here</code>.</div>")
     if grade.checks:
-        items = "".join(f'<li style="list-style:none">{SYMBOLS[c.status]} {say(c.text)}'
+        items = "".join(f'<li style="list-style:none">{SYMBOLS[c.status]} {rich(c.text)}'
                         + {"failed": " &mdash; not yet", "not run": " &mdash; not run", "passed": ""}[c.status]
                         + "</li>" for c in grade.checks)
         parts.append(f'<ul style="margin:4px 0;padding-left:0">{items}</ul>')
     if first := first_failure(grade):
-        parts.append(f"<div><b>What went wrong:</b> {say(first.text)}</div>")
-        parts.append(_pre([*first.case, f"-> {first.what}", *(_relative(line, root) for line in first.trace)]))
+        parts.append(f"<div><b>What went wrong:</b> {rich(first.text)}</div>")
+        parts.append(preformatted([*first.case, f"-> {first.what}", *(_relative(line, root) for line in first.trace)]))
         if first.printed.strip():
-            parts.append(f"<div>Your code printed:</div>{_pre(first.printed.strip().splitlines()[:4])}")
+            parts.append(f"<div>Your code printed:</div>{preformatted(first.printed.strip().splitlines()[:4])}")
     if grade.misconception:
         label = "Known mistake:" if grade.sure else "Perhaps:"
-        parts.append(f"<div><b>{label}</b> {say(grade.misconception)}</div>")
-    parts += [f"<div>Note: {say(note)}</div>" for note in grade.notes]
+        parts.append(f"<div><b>{label}</b> {rich(grade.misconception)}</div>")
+    parts += [f"<div>Note: {rich(note)}</div>" for note in grade.notes]
     if not grade.passed and hints:
         call = f'hint("{grade.exercise}")' if shown < hints else f'hint("{grade.exercise}", all=True)'
         parts.append(f"<div>Next: {hint_line(hints, shown)}, <code>{say(call)}</code></div>")
@@ -126,8 +126,14 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
     return "".join(parts) + "</div>"
 
 
-def _pre(rows: list[str]) -> str:
-    return '<pre style="margin:4px 0 4px 12px">' + html.escape("\n".join(rows)) + "</pre>"
+def preformatted(rows: list[str]) -> str:
+    """Lines of code, as HTML."""
+    return ('<pre style="margin:4px 0 4px 12px;font-family:monospace">' + html.escape("\n".join(rows)) + "</pre>")
+
+
+def rich(text: str) -> str:
+    """Prose with `code` in it, as HTML."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _relative(line: str, root: Path) -> str:

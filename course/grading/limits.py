@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -13,10 +14,10 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-try:
-    import psutil
-except ImportError:
-    psutil = None
+psutil = None
+if sys.platform != "linux":  # Linux tells through /proc
+    with contextlib.suppress(ImportError):
+        import psutil  # type: ignore[no-redef]
 
 PERIOD = 0.05  # seconds between two looks of the watchdog
 
