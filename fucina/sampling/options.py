@@ -2,10 +2,13 @@
 
 import math
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
+from typing import Any
 
-from ..errors import InvalidSamplerOption
+from .. import defaults
+from ..errors import InvalidOption, InvalidSamplerOption
 from .rng import MASK
 
 _INF = math.inf
@@ -50,21 +53,30 @@ class SamplerOptions:
         A value is not a number of the right kind, not finite, or out of range; the message names the field.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repeat_last_n: int = 64
-    seed: int = 0
+    temperature: float = defaults.TEMPERATURE
+    top_k: int = defaults.TOP_K
+    top_p: float = defaults.TOP_P
+    min_p: float = defaults.MIN_P
+    repeat_penalty: float = defaults.REPEAT_PENALTY
+    frequency_penalty: float = defaults.FREQUENCY_PENALTY
+    presence_penalty: float = defaults.PRESENCE_PENALTY
+    repeat_last_n: int = defaults.REPEAT_LAST_N
+    seed: int = defaults.SEED
 
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
             check = _check_real if field.name in _REAL_RANGES else _check_integer
             object.__setattr__(self, field.name, check(field.name, value))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "SamplerOptions":
+        """Return the options that keyword arguments give; raises InvalidOption for a name that is none of them."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InvalidOption(f"unknown option {name!r}; sampling options are {', '.join(known)}")
+        return cls(**given)
 
     @property
     def greedy(self) -> bool:

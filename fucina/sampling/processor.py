@@ -15,7 +15,7 @@ class LogitProcessor(Protocol):
 
     A processor may also have *structure*: both `forced_tokens(limit) -> list[int]`, the tokens that must come next
     (empty: not forced), and `valid_prefix_len(tokens) -> int`, how many leading tokens would be accepted.  Both are
-    pure lookahead: they change nothing.
+    pure lookahead: they change nothing.  A processor that remembers nothing may leave `reset` out (see `reset_processor`).
     """
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
@@ -31,6 +31,13 @@ class LogitProcessor(Protocol):
 def has_structure(processor: LogitProcessor | None) -> bool:
     """Return True if `processor` can look ahead: it has both `forced_tokens` and `valid_prefix_len`."""
     return all(callable(getattr(processor, hook, None)) for hook in ("forced_tokens", "valid_prefix_len"))
+
+
+def reset_processor(processor: LogitProcessor | None) -> None:
+    """Reset a processor if there is one and it has a `reset`."""
+    reset = getattr(processor, "reset", None)
+    if reset is not None:
+        reset()
 
 
 class _Stateless:
@@ -139,7 +146,7 @@ class _Chain:
     def reset(self) -> None:
         """Reset each."""
         for processor in self.processors:
-            processor.reset()
+            reset_processor(processor)
 
 
 class _StructuredChain(_Chain):

@@ -8,7 +8,7 @@ import numpy as np
 from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
 from ..kernels.weighing import MAX_VOCAB
 from .options import SamplerOptions
-from .processor import LogitProcessor
+from .processor import LogitProcessor, reset_processor
 from .reference import penalise
 from .rng import CounterRng
 
@@ -100,8 +100,7 @@ class Sampler:
     def reset(self) -> None:
         """Start the draws of the seed again, and reset the processor."""
         self.rng = CounterRng(self.options.seed)
-        if self.processor is not None:
-            self.processor.reset()
+        reset_processor(self.processor)
 
     def state(self) -> SamplerState:
         """Return the place in the stream of draws, for `restore`.  A processor's state is its own."""

@@ -169,3 +169,20 @@ def test_composition_equals_doing_it_by_hand(banned, bias):
     got = logits.copy()
     compose(BiasTokens(bias), BanTokens(banned)).process(got, [])
     np.testing.assert_array_equal(got, expected)
+
+
+class Forgetless:
+    """No `reset`: it remembers nothing."""
+
+    def process(self, logits, history):
+        logits[0] = -INF
+
+    def commit(self, token):
+        pass
+
+
+def test_a_processor_may_have_no_reset():
+    sampler = Sampler(processor=compose(Forgetless(), BanTokens([1])))
+    sampler.reset()
+    assert sampler.next(np.array([3, 2, 1], np.float32)) == 2
+    Sampler(processor=Forgetless()).reset()

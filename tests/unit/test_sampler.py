@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from fucina.errors import AllTokensMasked, InvalidLogits, InvalidOption, InvalidSamplerOption, NonFiniteLogits
 from fucina.kernels import weighing
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, reference
 from fucina.sampling.rng import CounterRng
@@ -285,3 +285,9 @@ def test_row_length_may_change_between_calls():
     sampler = Sampler(SamplerOptions(temperature=1.0, presence_penalty=0.1))
     for vocab in (5, 1000, 3):
         assert 0 <= sampler.next(np.zeros(vocab, np.float32), [1]) < vocab
+
+
+def test_options_from_keywords():
+    assert SamplerOptions.of({"top_k": 3}) == SamplerOptions(top_k=3) and SamplerOptions.of({}) == SamplerOptions()
+    with pytest.raises(InvalidOption, match="unknown option 'topk'; sampling options are temperature, top_k"):
+        SamplerOptions.of({"topk": 3})
