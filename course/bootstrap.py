@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 
 from course import environment
 from course.console import SetupError, say, warn
 from course.environment import ROOT, VENV, Status
+from course.processes import become
 
 LEARN = ("course", "model")
 TEST = ("course", "gemma", "model")
@@ -90,29 +89,16 @@ def dispatch(command: str, rest: list[str]) -> int:
 
 
 def run_inside(arguments: list[str]) -> int:
-    """Start the course again with the environment's Python; on POSIX this process becomes that one."""
+    """Start the course again with the environment's Python."""
     command = [str(environment.venv_python()), str(ROOT / "course"), *arguments]
-    variables = environment.child_environment()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.name != "nt":
-        os.execve(command[0], command, variables)
-    # Windows has no exec that keeps the console: wait, and leave Ctrl-C to the child.
-    with subprocess.Popen(command, env=variables) as child:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue
+    return become(command, environment.child_environment())
 
 
 def from_outside(arguments: list[str], status: Status) -> int:
     """The environment's own Python was asked, and the environment is not ready: its base Python sees to it."""
     if status.kind == "broken":
         environment.write_state("installing", status.groups)  # so that the base sees it as broken too
-    base = environment.base_python()
-    variables = environment.child_environment()
-    return subprocess.call([base, str(ROOT / "course"), *arguments], env=variables)
+    return become([environment.base_python(), str(ROOT / "course"), *arguments])
 
 
 def ensure(groups: tuple[str, ...]) -> None:

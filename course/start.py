@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from course.console import say, warn
 from course.environment import ROOT, VENV
+from course.processes import become
 
 FIRST = "notebooks/00_welcome.ipynb"
 
@@ -21,16 +21,8 @@ def main(arguments: list[str]) -> int:
     trust(sorted((ROOT / "notebooks").glob("*.ipynb")))
     command = jupyter_command(options.port, options.browser, extra)
     say("Starting JupyterLab. Leave this window open; stop with Ctrl-C.")
-    sys.stdout.flush()
     os.chdir(ROOT)
-    if os.name != "nt":
-        os.execv(command[0], command)
-    with subprocess.Popen(command) as child:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:  # the child had it too, and is shutting down
-                continue
+    return become(command)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from course.console import say
 from course.environment import ROOT, VENV
+from course.processes import become
 
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
 
@@ -17,14 +17,8 @@ def main(arguments: list[str]) -> int:
     """Run pytest with these extra arguments; returns its exit code, which is 0 only if all tests passed."""
     command = pytest_command(arguments)
     say("Tests: " + " ".join(command[3:]))
-    with subprocess.Popen(command, cwd=ROOT, env=environment_for_tests()) as child:
-        while True:
-            try:
-                code = child.wait()
-                break
-            except KeyboardInterrupt:  # pytest had it too, and is writing its summary
-                continue
-    return code if code >= 0 else 128 - code
+    os.chdir(ROOT)
+    return become(command, environment_for_tests())
 
 
 def pytest_command(arguments: list[str], root: Path = ROOT) -> list[str]:

@@ -33,19 +33,29 @@ def test_named_files_alone_are_tested(tree, named):
     assert testing.pytest_command(["-k", "a", named], tree)[-3:] == ["-k", "a", named]
 
 
-def test_the_exit_code_is_that_of_pytest(monkeypatch, tree):
-    for code in (0, 1, 5):
-        command = [sys.executable, "-c", f"raise SystemExit({code})"]
-        monkeypatch.setattr(testing, "pytest_command", lambda arguments, command=command: command)
-        monkeypatch.setattr(testing, "VENV", tree)
-        assert testing.main([]) == code
+@pytest.mark.parametrize("code", [0, 1, 5])
+def test_the_exit_code_is_that_of_the_program(code):
+    program = f"import sys; from course.processes import become; sys.exit(become([sys.executable, '-c', 'exit({code})']))"
+    assert subprocess.run([sys.executable, "-c", program], cwd=start.ROOT).returncode == code
 
 
-def test_a_killed_pytest_is_a_failure(monkeypatch, tree):
-    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
-    monkeypatch.setattr(testing, "pytest_command", lambda arguments: command)
-    monkeypatch.setattr(testing, "VENV", tree)
-    assert testing.main([]) != 0
+def test_a_failing_test_fails_the_command(tree):
+    (tree / "tests" / "test_b.py").write_text("def test_b(): assert 1 == 2\n", encoding="utf-8")
+    program = (
+        "import sys; from pathlib import Path; from course import testing\n"
+        "testing.ROOT = testing.VENV = root = Path(sys.argv[1]); plain = testing.pytest_command\n"
+        "testing.pytest_command = lambda arguments: plain(arguments, root)\n"
+        "sys.exit(testing.main(sys.argv[2:]))"
+    )
+
+    def run(*arguments):
+        command = [sys.executable, "-c", program, str(tree), *arguments]
+        return subprocess.run(command, cwd=start.ROOT, capture_output=True, encoding="utf-8")
+
+    answer = run()
+    assert answer.returncode == 1 and "1 failed, 1 passed" in answer.stdout.splitlines()[-1]
+    assert run("tests/test_a.py").returncode == 0
+    assert run("-k", "nothing-of-that-name").returncode == 5
 
 
 def test_jupyter_opens_the_first_chapter_if_it_is_there(tmp_path, monkeypatch):
@@ -85,7 +95,3 @@ def test_notebooks_are_signed_once(tmp_path, monkeypatch):
     assert len(signed) == 1
     path.write_text("not json", encoding="utf-8")
     start.trust([path])  # an edited notebook may be anything
-
-
-def test_tests_run_as_processes_of_their_own():
-    assert subprocess.run([sys.executable, "-c", "import course.testing"], cwd=start.ROOT).returncode == 0
