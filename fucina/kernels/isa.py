@@ -158,6 +158,8 @@ class Isa:
 
     Attributes
     ----------
+    registers : int
+        How many vectors of 256 bits the registers hold.
     tiles : tuple[int, ...]
         Activation rows in a tile of a quantised product, descending to 1.
     float_tiles : tuple[int, ...]
@@ -172,6 +174,7 @@ class Isa:
     float_tiles: tuple[int, ...] = (2, 1)
     halves: bool = True
     x86: bool = True
+    registers: int = 16
 
     def pairs(self, k: Emitter, x: Value, y: Value) -> Value:
         """Lane i is x[2i]·y[2i] + x[2i+1]·y[2i+1] of int16 lanes, in int32."""
@@ -197,7 +200,7 @@ LOWERINGS = {
         Isa("generic", Dot, halves=False, x86=False),
         Isa("avx2", Avx2Dot),
         Isa("avxvnni", VnniDot),
-        Isa("avx512vnni", VnniDot, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1)),
+        Isa("avx512vnni", VnniDot, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1), registers=32),
         Isa("neon", NeonDot, x86=False),
     )
 }

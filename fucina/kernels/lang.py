@@ -112,14 +112,15 @@ class Emitter:
 
     # --- control flow
     @contextmanager
-    def range(self, lo, hi, step=1) -> Iterator[Value]:
+    def range(self, lo, hi, step=1, keep: bool = False) -> Iterator[Value]:
+        """For lo, lo + step, … below hi.  `keep`: LLVM must not unroll it (it would keep all iterations' loads alive)."""
         i, hi = self.var(lo), self.int(hi)
-        with self.loop(lambda: i.get() < hi):
+        with self.loop(lambda: i.get() < hi, keep):
             yield i.get()
             i.set(i.get() + step)
 
     @contextmanager
-    def loop(self, test: Callable[[], Value]) -> Iterator[None]:
+    def loop(self, test: Callable[[], Value], keep: bool = False) -> Iterator[None]:
         """While `test()` holds."""
         b = self.b
         head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
@@ -128,7 +129,9 @@ class Emitter:
         b.cbranch(test().v, body, end)
         b.position_at_end(body)
         yield
-        b.branch(head)
+        back = b.branch(head)
+        if keep:
+            back.set_metadata("llvm.loop", _never_unroll(b.module))
         b.position_at_end(end)
 
     @contextmanager
@@ -210,6 +213,14 @@ class Emitter:
 
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+
+
+def _never_unroll(module: ir.Module) -> ir.MDValue:
+    """A loop's identity, which LLVM wants to be a node that names itself, with the wish not to be unrolled."""
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    node = ir.MDValue(module, [wish], name=str(len(module.metadata)))
+    node.operands = (node, wish)
+    return node
 
 
 # --- the registry ---------------------------------------------------------------------------------------------
