@@ -27,20 +27,20 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ("certificate", r"certificate|ssl(error|:)|invalid peer"),
     (
         "network",
-        r"dns error|name resolution|getaddrinfo|failed to establish a new connection|connection (refused|reset)|timed out"
-        r"|error sending request|tcp connect|network is unreachable|could not connect|proxyerror|client error",
+        r"dns error|name resolution|getaddrinfo|failed to establish a new connection|connection (refused|reset)"
+        r"|timed out|error sending request|tcp connect|network is unreachable|could not connect|proxyerror|client error",
     ),
     ("permission", r"permission denied|os error 13\b|access is denied|read-only file system|os error 5\b"),
     ("platform", r"no usable wheels|no wheels with a matching|no matching distribution|no solution found"),
 )  # fmt: skip
 _ADVICE = {
     "disk": "The disk is full. Free some space (about {need} is needed) and run the same command again.",
-    "certificate": "A secure connection could not be made: its certificate was refused. On a network that inspects traffic,\n"
-    "set SSL_CERT_FILE to your organisation's certificates, or try UV_SYSTEM_CERTS=1.",
+    "certificate": "A secure connection could not be made: its certificate was refused.\n"
+    "On a network that inspects traffic, set SSL_CERT_FILE to your organisation's certificates, or try UV_SYSTEM_CERTS=1.",
     "network": "The package index could not be reached. Check the network (and HTTPS_PROXY, if you need a proxy),\n"
     "then run the same command again: what was already downloaded is kept.",
-    "permission": "A file could not be written. Close programs that use this folder (JupyterLab, an editor), check that\n"
-    "the folder and your home are yours to write in, and run the same command again.",
+    "permission": "A file could not be written. Close programs that use this folder (JupyterLab, an editor),\n"
+    "check that the folder and your home are yours to write in, and run the same command again.",
     "platform": "Some package has no ready-made build for this machine and Python. fucina needs 64-bit Linux\n"
     "(glibc 2.28 or newer), macOS on Apple silicon, or Windows, with CPython 3.11 to 3.15.",
     "other": "Run the same command again; if it stops in the same way, the lines above say why.",
@@ -119,12 +119,13 @@ def check_interpreter() -> None:
     if sys.maxsize < 2**32:
         raise SetupError("This is a 32-bit Python; fucina needs a 64-bit one.")
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise SetupError("This Python is free-threaded; fucina is tested with the ordinary build only. Start with that.")
+        raise SetupError("This Python is free-threaded; fucina is tested with the ordinary build only.")
     missing = [name for name in ("venv", "ensurepip") if find_spec(name) is None]
     if missing:
         version = "%d.%d" % sys.version_info[:2]
         raise SetupError(
-            f"This Python ({sys.executable}) lacks the standard module {' and '.join(missing)}, needed to make an environment.\n"
+            f"This Python ({sys.executable}) lacks the standard module {' and '.join(missing)},\n"
+            "which is needed to make an environment.\n"
             f"  Debian, Ubuntu:  sudo apt install python{version}-venv\n"
             "  elsewhere:       install Python from python.org, or with 'uv python install 3.13'\n"
             "Then run the same command again."

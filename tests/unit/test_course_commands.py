@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_named_files_alone_are_tested(tree, named):
 
 @pytest.mark.parametrize("code", [0, 1, 5])
 def test_the_exit_code_is_that_of_the_program(code):
-    program = f"import sys; from course.processes import become; sys.exit(become([sys.executable, '-c', 'exit({code})']))"
+    program = f"import sys, course.processes as p; sys.exit(p.become([sys.executable, '-c', 'exit({code})']))"
     assert subprocess.run([sys.executable, "-c", program], cwd=start.ROOT).returncode == code
 
 
@@ -87,7 +88,7 @@ def test_notebooks_are_signed_once(tmp_path, monkeypatch):
     sign = pytest.importorskip("nbformat.sign")
     monkeypatch.setattr(start, "VENV", tmp_path)
     signed = []
-    monkeypatch.setattr(sign, "NotebookNotary", lambda: type("Notary", (), {"sign": lambda self, nb: signed.append(nb)})())
+    monkeypatch.setattr(sign, "NotebookNotary", lambda: SimpleNamespace(sign=signed.append))
     path = tmp_path / "a.ipynb"
     nbformat.write(nbformat.v4.new_notebook(), path)
     start.trust([path])
