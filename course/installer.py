@@ -28,15 +28,16 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         "network",
         r"dns error|name resolution|getaddrinfo|failed to establish a new connection|connection (refused|reset)"
-        r"|timed out|error sending request|tcp connect|network is unreachable|could not connect|proxyerror|client error",
+        r"|timed out|error sending request|tcp connect|network is unreachable|could not connect"
+        r"|proxyerror|client error",
     ),
     ("permission", r"permission denied|os error 13\b|access is denied|read-only file system|os error 5\b"),
     ("platform", r"no usable wheels|no wheels with a matching|no matching distribution|no solution found"),
 )  # fmt: skip
 _ADVICE = {
     "disk": "The disk is full. Free some space (about {need} is needed) and run the same command again.",
-    "certificate": "A secure connection could not be made: its certificate was refused.\n"
-    "On a network that inspects traffic, set SSL_CERT_FILE to your organisation's certificates, or try UV_SYSTEM_CERTS=1.",
+    "certificate": "A secure connection could not be made: its certificate was refused. Where traffic is inspected,\n"
+    "set SSL_CERT_FILE to your organisation's certificates, or try UV_SYSTEM_CERTS=1.",
     "network": "The package index could not be reached. Check the network (and HTTPS_PROXY, if you need a proxy),\n"
     "then run the same command again: what was already downloaded is kept.",
     "permission": "A file could not be written. Close programs that use this folder (JupyterLab, an editor),\n"
