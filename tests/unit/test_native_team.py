@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -18,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import EngineClosed, ReentrantForward
-from fucina.kernels.record import COLS, HOST, ROWS
+from fucina.kernels.record import COLS, HOST, M, NOUT, OUTROWS, ROWS, ROWTAB
 from fucina.ops.native.build import build
+from fucina.ops.native.compiled import compiled
+from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ
 from fucina.ops.native.memory import aligned
 from fucina.ops.native.schedule import Address, Partition, Record, Schedule, Value
 from fucina.ops.native.system import system_calls
@@ -334,6 +337,42 @@ def test_stragglers_lose_no_chunk(threads):
             assert (counters[i, :units] == passes).all()
         team.close()
         assert delays.calls > passes
+
+
+class Restless(Team):
+    """Plans every pass many times, which is only safe while nobody else is inside the bank."""
+
+    fail = itertools.cycle([False, False, True, True, False, True, True, True, True])
+
+    def _run(self, shared, m, rows, n_out, out_rows, context):
+        job, bank = self._free_bank(shared)
+        job[M], job[ROWTAB], job[NOUT], job[OUTROWS] = m, rows, n_out, out_rows
+        make_plan, take_part = compiled()
+        for _ in range(20):
+            make_plan(shared.address, bank)
+        self.published = not next(self.fail)
+        if not self.published:
+            return  # as a pass whose first host stage fails: planned, never published
+        take_part(shared.address, 0, bank, 0, len(self.program.steps))
+
+
+@pytest.mark.parametrize("banks", [2, 3, None])
+def test_stragglers_of_earlier_passes(banks):
+    """Workers that were held up on their way into a bank while its pass ended and another one began."""
+    steps = [(8, 10**5, False), (5, 10**5, False), (1, 0, False), (16, 10**5, False)]
+    passes = int(2000 * LONG)
+    for seed, points in enumerate([(AT_SLOT_READ,), (AT_ENTER,), (AT_ENTERED,), (AT_LEAVE, AT_CLAIMED)]):
+        delays = Delays(4, seed, sum(1 << p for p in points), one_in=3, pauses=3000)
+        program, counters = counting_program(steps)
+        team, rows = Restless(program, 4, hook=delays.hook, banks=banks), Rows()
+        done = 0
+        for _ in range(passes):
+            rows.run(team)
+            done += team.published
+            assert (counters[:, 0] == done).all()
+        for i, (units, _, _) in enumerate(steps):
+            assert (counters[i, :units] == done).all()
+        team.close()
 
 
 @pytest.mark.parametrize("threads", [2, 4])

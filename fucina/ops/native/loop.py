@@ -8,7 +8,8 @@ up nobody, unless it holds a chunk.
 **Between passes** workers follow the control block's epoch.  The publisher writes (bank, steps) into slot epoch & 3, then
 moves the epoch.  A worker reads the slot, enters the bank, and looks at the epoch again: if it moved, the slot may be
 stale and the bank may be in use for another pass, so the worker leaves.  If it did not move, the publisher will see the
-worker inside, and will not reuse the bank before it has left.  A team has more banks than threads can be inside of.
+worker inside, and will not reuse the bank before it has left.  Until the epoch moves, late workers may enter the bank
+of the last pass; so the next pass always takes another one.  There are more banks than workers can be inside of.
 
 **Sleeping**: after a while without work a worker raises its `parked` flag, looks at the epoch once more, and sleeps on
 its lock.  The publisher moves the epoch first and then takes down the flags; who takes a flag down releases the lock,

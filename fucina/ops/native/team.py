@@ -21,6 +21,7 @@ from ...kernels.record import M, NOUT, OUTROWS, PART, ROWTAB, SCRATCH, SCRATCH_S
 from .compiled import compiled
 from .layout import (
     B_INSIDE,
+    EPOCH,
     F_ACQUIRE,
     F_CHAINS,
     F_COUNTERS,
@@ -39,6 +40,8 @@ from .layout import (
     F_YIELD,
     MAX_THREADS,
     N_SLOTS,
+    SLOT_BYTES,
+    SLOTS,
     W_LOCK,
     WORKER_BYTES,
     WORKERS,
@@ -61,7 +64,18 @@ _teams: weakref.WeakSet[Team] = weakref.WeakSet()
 class _Shared:
     """Everything that the threads of one team touch; they keep it alive."""
 
-    def __init__(self, program: Program, threads: int, scratch: int, part: int, spin: float, target: int, tiny: int, hook: tuple[int, int]):
+    def __init__(
+        self,
+        program: Program,
+        threads: int,
+        scratch: int,
+        part: int,
+        spin: float,
+        target: int,
+        tiny: int,
+        hook: tuple[int, int],
+        banks: int | None,
+    ) -> None:
         chains, steps = len(program.chains), len(program.steps)
         self.program, self.n_threads = program, threads
         self.control = aligned(control_bytes(threads))
@@ -69,7 +83,7 @@ class _Shared:
         self.scratch, self.part = aligned(threads * scratch, zero=False), aligned(part, zero=False)
         self.locks = Locks(threads)
         calls = system_calls()
-        words = memoryview(self.control).cast("q")
+        self._words = words = memoryview(self.control).cast("q")
         for at, value in (
             (F_RECORDS, program.records.ctypes.data),
             (F_CHAINS, program.chains.ctypes.data),
@@ -94,7 +108,7 @@ class _Shared:
             words[F_SPIN // 8] = max(1, int(spin / self._pause_seconds()))
         self.banks: list[tuple[memoryview, int]] = []  # job and plan words, address
         self._keep: list[np.ndarray] = []
-        for _ in range(max(N_SLOTS, threads)):
+        for _ in range(max(2, banks or max(N_SLOTS, threads + 1))):
             bank = aligned(bank_bytes(chains, steps))
             job = memoryview(bank).cast("q")
             job[SCRATCH], job[SCRATCH_STEP], job[PART] = self.scratch.ctypes.data, scratch, self.part.ctypes.data
@@ -108,6 +122,10 @@ class _Shared:
             take_part(self.address, 0, 0, 0, -2000)
             best = min(best, (time.perf_counter() - start) / 2000)
         return max(best, 1e-10)
+
+    def open_bank(self) -> int:
+        """Address of the bank that was published last, 0 before any."""
+        return self._words[(SLOTS + self._words[EPOCH // 8] % N_SLOTS * SLOT_BYTES) // 8]
 
     def end(self) -> None:
         """Tell the workers to end; they need no more than a moment."""
@@ -129,6 +147,7 @@ class Team:
     part_bytes : room for the partial results of split attention.
     spin_seconds, target_ns, tiny_ns : see the constants of this module.
     hook : addresses of a function that is called at the protocol's delicate points, and of its data (tests).
+    banks : how many passes the team can tell apart, at least 2; more than threads, so that no pass waits for a straggler.
 
     Raises
     ------
@@ -147,11 +166,12 @@ class Team:
         target_ns: int = TARGET_NS,
         tiny_ns: int = TINY_NS,
         hook: tuple[int, int] = (0, 0),
+        banks: int | None = None,
     ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads must be 1 to {MAX_THREADS}, got {threads}")
         self.program, self.n_threads = program, threads
-        self._sizes = (-(-scratch_bytes // 128) * 128, part_bytes, spin_seconds, target_ns, tiny_ns, hook)
+        self._sizes = (-(-scratch_bytes // 128) * 128, part_bytes, spin_seconds, target_ns, tiny_ns, hook, banks)
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._closed = False
@@ -201,13 +221,17 @@ class Team:
             take_part(shared.address, 0, bank, step, last)
 
     def _free_bank(self, shared: _Shared) -> tuple[memoryview, int]:
-        """A bank that no straggler of an earlier pass is inside of; there are as many banks as threads."""
-        banks = shared.banks
+        """A bank that no straggler is inside of, and that none may enter.
+
+        The bank of the last publication stays open until the next one: a late worker may still enter it.
+        """
+        banks, open_ = shared.banks, shared.open_bank()
         while True:
             for _ in banks:
                 self._turn = (self._turn + 1) % len(banks)
-                if banks[self._turn][0][B_INSIDE // 8] == 0:
-                    return banks[self._turn]
+                job, bank = banks[self._turn]
+                if bank != open_ and job[B_INSIDE // 8] == 0:
+                    return job, bank
             time.sleep(0)
 
     # --- life ---------------------------------------------------------------------------------------------------------
