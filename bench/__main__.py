@@ -24,7 +24,9 @@ _CORE = ("decode", "prefill")
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m bench", description="Measure fucina and llama.cpp in turn on this machine.")
+    p = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure fucina and llama.cpp in turn on this machine."
+    )
     p.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; all by default")
     p.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="all by default")
     p.add_argument("--quick", action="store_true", help="fewer turns; not stored unless --output is given")
@@ -61,7 +63,9 @@ def measure(section: str, model: BenchModel, a: argparse.Namespace, peer: str | 
     if section == "accuracy":
         if peer is None:
             raise PeerNotFound("accuracy is measured against llama.cpp as well")
-        return accuracy.run(model.name, path_of(model), a.threads, peer, *((3, 48) if a.quick else (None, 168)), say=say)
+        return accuracy.run(
+            model.name, path_of(model), a.threads, peer, *((3, 48) if a.quick else (None, 168)), say=say
+        )
     contestants = sides(model, a.threads, peer, a.backend)
     if section == "start":
         rounds, cold = (2, 1) if a.quick else (5, 2)

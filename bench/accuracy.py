@@ -1,8 +1,8 @@
 """How far the fast engines are from the mathematics, and from each other.
 
-Two questions.  *Error*: the logits of native and of llama.cpp against `naive` in float32, on the same text.  *Agreement*:
-on text that llama.cpp wrote greedily, how often native's likeliest token is the one that llama.cpp chose, and by what
-margin llama.cpp preferred its own where they differ.
+Two questions. *Error*: the logits of native and of llama.cpp against `naive` in float32, on the same text.
+*Agreement*: on text that llama.cpp wrote greedily, how often native's likeliest token is the one that llama.cpp
+chose, and by what margin llama.cpp preferred its own where they differ.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def _errors(running: dict[str, Worker], cases: Sequence[dict[str, Any]], say: Ca
     }
 
 
-def _forced(ours: Worker, peer: Worker, cases: Sequence[dict[str, Any]], steps: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _forced(
+    ours: Worker, peer: Worker, cases: Sequence[dict[str, Any]], steps: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Teacher-forced agreement on what the peer writes."""
     parts = []
     for n, case in enumerate(cases):
@@ -99,7 +101,13 @@ def _forced(ours: Worker, peer: Worker, cases: Sequence[dict[str, Any]], steps: 
 
 
 def run(
-    name: str, path: Path, threads: int, peer: str, texts: int | None = None, steps: int = 168, say: Callable[[str], None] = print
+    name: str,
+    path: Path,
+    threads: int,
+    peer: str,
+    texts: int | None = None,
+    steps: int = 168,
+    say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Error and agreement of one model.
 
@@ -114,7 +122,13 @@ def run(
     ]
     with workers(contestants) as running:
         record = {
-            "settings": {"threads": threads, "texts": len(cases), "steps": steps, "margin": MARGIN, "kv": "f16; naive f32"},
+            "settings": {
+                "threads": threads,
+                "texts": len(cases),
+                "steps": steps,
+                "margin": MARGIN,
+                "kv": "f16; naive f32",
+            },
             "sides": {label: w.ask("describe") for label, w in running.items()},
             "file": path.name,
             "forced": _forced(running["native"], running["llama.cpp"], cases, steps, say),

@@ -69,16 +69,22 @@ def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name:
     out = _open(width, height, title, f"{y_name} over {x_name}. {last}.") + _legend(list(series), 48)
     for i in range(int(top_y) // 2 + 1):
         out.append(f'<path d="M{at(1, 2 * i)}L{at(top_x, 2 * i)}" stroke="#ddd"/>')
-        out.append(f'<text x="{left - 10}" y="{float(at(1, 2 * i).split()[1]) + 4:.1f}" text-anchor="end">{2 * i}</text>')
+        out.append(
+            f'<text x="{left - 10}" y="{float(at(1, 2 * i).split()[1]) + 4:.1f}" text-anchor="end">{2 * i}</text>'
+        )
     for x in sorted({k for s in series.values() for k in s}):
         out.append(f'<text x="{at(x, 0).split()[0]}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
     out.append(f'<text x="{(left + right) / 2:.0f}" y="{height - 12}" text-anchor="middle">{escape(x_name)}</text>')
     out.append(f'<text x="16" y="{upper - 2}">{escape(y_name)}</text>')
     end = min(float(top_x), top_y)
     out.append(f'<path d="M{at(1, 1)}L{at(end, end)}" stroke="#888" stroke-dasharray="5 4"/>')
-    out.append(f'<text x="{float(at(end, end).split()[0]) - 6:.1f}" y="{upper + 14}" text-anchor="end" fill="#666">{escape(diagonal)}</text>')
+    out.append(
+        f'<text x="{float(at(end, end).split()[0]) - 6:.1f}" y="{upper + 14}" text-anchor="end" fill="#666">{escape(diagonal)}</text>'
+    )
     for colour, values in zip(COLOURS, series.values(), strict=False):
-        out.append(f'<path d="M{"L".join(at(k, v) for k, v in values.items())}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        out.append(
+            f'<path d="M{"L".join(at(k, v) for k, v in values.items())}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
+        )
         for k, v in values.items():
             x, y = at(k, v).split()
             out.append(f'<circle cx="{x}" cy="{y}" r="3.2" fill="{colour}"/>')

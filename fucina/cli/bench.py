@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", action="store_true", help="several streams in lockstep, instead")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument(
-        "--peer-python", metavar="PATH", help="a Python that has llama_cpp (FUCINA_LLAMA_PYTHON, else this one if it has it)"
+        "--peer-python",
+        metavar="PATH",
+        help="a Python that has llama_cpp (FUCINA_LLAMA_PYTHON, else this one if it has it)",
     )
     common.add_json(parser)
 

@@ -1,7 +1,7 @@
 """How fast the machine reads memory: the ceiling of decode.
 
-A decoded token reads every weight once, so its rate cannot exceed bandwidth / bytes of weights.  Measured the way decode
-reads: T threads, each streaming through its own slice of an array far larger than the caches, in compiled code
+A decoded token reads every weight once, so its rate cannot exceed bandwidth / bytes of weights. Measured the way
+decode reads: T threads, each streaming through its own slice of an array far larger than the caches, in compiled code
 (a sum of 64-bit integers; LLVM makes it vector loads and adds).
 """
 

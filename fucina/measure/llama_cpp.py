@@ -1,8 +1,8 @@
 """llama.cpp as an engine under measurement, through the low-level C API of llama-cpp-python.
 
-Runs in a Python that has `llama_cpp`; needs nothing of fucina but `questions`.  Weights are repacked where llama.cpp can
-(its default), keys and values are f16 (its default).  Flash attention, and for models with a window the short cache, are
-settings that the harness tries both ways; see `configure`.
+Runs in a Python that has `llama_cpp`; needs nothing of fucina but `questions`. Weights are repacked where llama.cpp
+can (its default), keys and values are f16 (its default). Flash attention, and for models with a window the short
+cache, are settings that the harness tries both ways; see `configure`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def _ggml(name: str) -> str | None:
 class LlamaSession:
     """One llama_context; every stream is a sequence with a KV cache of its own."""
 
-    def __init__(self, model: Any, threads: int, capacity: int, streams: int, outputs: int, settings: dict[str, bool]) -> None:
+    def __init__(
+        self, model: Any, threads: int, capacity: int, streams: int, outputs: int, settings: dict[str, bool]
+    ) -> None:
         p = lc.llama_context_default_params()
         p.n_seq_max = streams
         p.n_ctx = streams * (-(-capacity // 256) * 256)  # llama.cpp rounds each stream's share up to 256 anyway

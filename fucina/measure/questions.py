@@ -16,7 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 
 Request = tuple[int, Sequence[int], str]  # (stream, tokens, "all" | "last" | "none")
-USES = {"decode": 16, "prefill": 1, "memory": 1, "text": 128}  # what sessions are for: most logits rows a stream and pass
+USES = {
+    "decode": 16,
+    "prefill": 1,
+    "memory": 1,
+    "text": 128,
+}  # what sessions are for: most logits rows a stream and pass
 _CHUNK = 512  # tokens a call when a context is filled
 _WARM = 2  # passes before the timed ones: the process has just been woken
 
@@ -88,7 +93,11 @@ class Questions:
 
     def _id(self, i: int) -> int:
         """The i-th token of a text without meaning: spread over the vocabulary, the same for every engine."""
-        return 256 + (i * 7919 + 104729) % (self.engine.n_vocab - 512) if self.engine.n_vocab > 1024 else i % self.engine.n_vocab
+        return (
+            256 + (i * 7919 + 104729) % (self.engine.n_vocab - 512)
+            if self.engine.n_vocab > 1024
+            else i % self.engine.n_vocab
+        )
 
     def _ids(self, start: int, stop: int) -> list[int]:
         return [self._id(i) for i in range(start, stop)]

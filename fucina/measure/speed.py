@@ -52,7 +52,13 @@ class Plan:
             ask = {"context": c, "rows": list(self.rows), "repeats": 3, "capacity": self.capacity}
             out.append((f"verify/{c}", "verify", ask))
         for n in self.streams:
-            out.append((f"streams/{n}", "streams", {"count": n, "context": 64, "steps": 16, "capacity": min(256, self.capacity)}))
+            out.append(
+                (
+                    f"streams/{n}",
+                    "streams",
+                    {"count": n, "context": 64, "steps": 16, "capacity": min(256, self.capacity)},
+                )
+            )
         return out
 
 
@@ -81,7 +87,10 @@ def choose_settings(worker: Worker, plan: Plan, windowed: bool) -> dict[str, Any
     """Try llama.cpp's attention settings for decode and for prefill, keep the faster, and return all times."""
     tried: dict[str, Any] = {}
     asks = {
-        "decode": ("decode", {"context": max(plan.contexts or plan.verify or (64,)), "steps": 16, "capacity": plan.capacity}),
+        "decode": (
+            "decode",
+            {"context": max(plan.contexts or plan.verify or (64,)), "steps": 16, "capacity": plan.capacity},
+        ),
         "prefill": ("prefill", {"tokens": min(256, plan.capacity), "repeats": 1, "capacity": plan.capacity}),
     }
     caches = (True, False) if windowed else (True,)

@@ -72,8 +72,8 @@ def run(
 
     Returns
     -------
-    {"sides", "settings", "samples": {label: {"first_token/warm": [{"first", "end", "cpu"}, …], "first_token/cold": […], "load": [seconds, …],
-    "memory": [bytes, …]}}}
+    {"sides", "settings", "samples"}, samples[label] being {"first_token/warm": [{"first", "end", "cpu"}, …],
+    "first_token/cold": the same, "load": [seconds, …], "memory": [bytes, …]}
     """
     samples: dict[str, dict[str, list[Any]]] = {s.label: {} for s in sides}
 

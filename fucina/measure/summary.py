@@ -49,7 +49,9 @@ def bytes_read(key: str, side: dict[str, Any]) -> int | None:
         return weights
     if question(key) == "streams":
         context, streams = 64, number(key)
-    return weights + streams * sum(layers * size * min(context, window or context) for layers, size, window in side["kv_reads"])
+    return weights + streams * sum(
+        layers * size * min(context, window or context) for layers, size, window in side["kv_reads"]
+    )
 
 
 def shares(key: str, turns: Sequence[Any], side: dict[str, Any], bandwidth: Sequence[float]) -> list[float] | None:
@@ -91,7 +93,11 @@ def lines(record: dict[str, Any]) -> list[Line]:
                 key,
                 {label: Spread.of(v) for label, v in by_turn.items()},
                 {label: Spread.of(v) for label, v in share.items() if v},
-                {(o, t): Spread.of(pair_ratios(by_turn[o], by_turn[t])) for o, t in pairs(record) if {o, t} <= set(by_turn)},
+                {
+                    (o, t): Spread.of(pair_ratios(by_turn[o], by_turn[t]))
+                    for o, t in pairs(record)
+                    if {o, t} <= set(by_turn)
+                },
             )
         )
     return out

@@ -73,7 +73,9 @@ def busy_table(record: dict[str, Any]) -> Table:
         for label in labels:
             s = record["samples"][label]
             kept = pair_ratios(turn_rates(key, s[f"{key}/busy"]), turn_rates(key, s[key]))
-            row.append(" ".join([f"{100 * Spread.of(kept).median:.0f} %", f"({100 * min(kept):.0f}-{100 * max(kept):.0f})"]))
+            row.append(
+                " ".join([f"{100 * Spread.of(kept).median:.0f} %", f"({100 * min(kept):.0f}-{100 * max(kept):.0f})"])
+            )
         body.append(row)
     return ["kept beside a busy process", *labels], body
 
@@ -126,7 +128,8 @@ def accuracy_table(record: dict[str, Any]) -> Table:
         ["likeliest token equal to llama.cpp's, teacher-forced on its greedy text",
          f"{f['agree']} of {f['positions']} ({100 * f['agree'] / f['positions']:.1f} %)"],
         ["largest lead that llama.cpp's token had where they differ", f"{worst:.3f}"],
-        [f"float32 reference equal to llama.cpp where its lead exceeds {margin:g}", f"{against['clear_agree']} of {against['clear']}"],
+        [f"float32 reference equal to llama.cpp where its lead exceeds {margin:g}",
+         f"{against['clear_agree']} of {against['clear']}"],
     ]  # fmt: skip
 
 
@@ -154,7 +157,10 @@ def text(table: Table) -> str:
     """A table for a terminal."""
     header, body = table
     widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
-    join = lambda row: "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])  # noqa: E731
+
+    def join(row: list[str]) -> str:
+        return "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+
     return "\n".join([join(header), "  ".join("-" * w for w in widths), *map(join, body)])
 
 

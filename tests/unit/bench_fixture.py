@@ -17,7 +17,12 @@ MACHINE = {
 
 
 def stamp(command: str) -> dict[str, Any]:
-    return {"date": "2025-02-03T04:05Z", "command": command, "machine": MACHINE, "versions": {"fucina": "0.1.0", "numba": None}}
+    return {
+        "date": "2025-02-03T04:05Z",
+        "command": command,
+        "machine": MACHINE,
+        "versions": {"fucina": "0.1.0", "numba": None},
+    }
 
 
 def _side(engine: str, file: str) -> dict[str, Any]:
@@ -25,12 +30,18 @@ def _side(engine: str, file: str) -> dict[str, Any]:
     if engine == "fucina":
         return {"engine": "fucina", **sizes}
     settings = {use: {"flash_attention": use == "decode", "full_window_cache": True} for use in ("decode", "prefill")}
-    more = {"version": "1.0", "ggml_version": "2.0", "ggml_commit": "abc", "system_info": "AVX2 = 1", "settings": settings}
+    more = {
+        "version": "1.0",
+        "ggml_version": "2.0",
+        "ggml_commit": "abc",
+        "system_info": "AVX2 = 1",
+        "settings": settings,
+    }
     return {"engine": "llama.cpp", **sizes, **more}
 
 
 def speed() -> dict[str, Any]:
-    """Ours twice as fast as llama.cpp on the same file, 1.5 times as fast as on the other; the machine slows in turn 2."""
+    """Ours twice as fast as llama.cpp on the same file, 1.5 times as fast as on the other; turn 2 is slow."""
     ours = {
         "decode/8": [[0.01] * 4, [0.02] * 4, [0.01] * 4],
         "prefill/128": [[0.1], [0.2], [0.1]],
@@ -67,7 +78,13 @@ def busy() -> dict[str, Any]:
     sides = {k: v for k, v in speed()["sides"].items() if "Q4_1" in k}
     idle, loaded = [[0.01] * 2] * 3, [[0.02] * 2, [0.016] * 2, [0.04] * 2]
     samples = {label: {"decode/8": idle, "decode/8/busy": loaded} for label in sides}
-    return {"stamp": stamp("python -m bench busy"), "settings": {"threads": 2, "tried": {}}, "sides": sides, "bandwidth": [2e5] * 3, "samples": samples}
+    return {
+        "stamp": stamp("python -m bench busy"),
+        "settings": {"threads": 2, "tried": {}},
+        "sides": sides,
+        "bandwidth": [2e5] * 3,
+        "samples": samples,
+    }
 
 
 def start() -> dict[str, Any]:
@@ -96,9 +113,21 @@ def accuracy() -> dict[str, Any]:
             "positions": [10, 20],
             "rms_by_text": {"native": [0.1, 0.2], "llama.cpp": [0.2, 0.4]},
             "rms": {"native": 0.1732, "llama.cpp": 0.3464},
-            "naive_against_llama": {"positions": 30, "agree": 28, "clear": 20, "clear_agree": 20, "margins_where_different": [0.1, 0.2]},
+            "naive_against_llama": {
+                "positions": 30,
+                "agree": 28,
+                "clear": 20,
+                "clear_agree": 20,
+                "margins_where_different": [0.1, 0.2],
+            },
         },
-        "forced": {"positions": 200, "agree": 193, "clear": 150, "clear_agree": 150, "margins_where_different": [0.05, 0.375]},
+        "forced": {
+            "positions": 200,
+            "agree": 193,
+            "clear": 150,
+            "clear_agree": 150,
+            "margins_where_different": [0.05, 0.375],
+        },
     }
 
 

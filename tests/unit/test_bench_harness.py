@@ -172,7 +172,12 @@ def _python_without_packages(folder):
 
 
 def test_cli_prints_a_record(capsys):
-    assert main(["bench", "-m", MODEL, "--backend", "naive", "--quick", "--alone", "--streams", "--threads", "1", "--json"]) == 0
+    assert (
+        main(
+            ["bench", "-m", MODEL, "--backend", "naive", "--quick", "--alone", "--streams", "--threads", "1", "--json"]
+        )
+        == 0
+    )
     record = json.loads(capsys.readouterr().out)
     assert set(record["samples"]["fucina"]) == {"streams/1", "streams/2", "streams/4", "streams/8"}
     assert record["stamp"]["command"] == "fucina bench --quick --streams --alone --threads 1 --rounds 5"

@@ -52,7 +52,7 @@ def test_rates_count_all_tokens_of_a_pass():
 
 
 def test_cost_table():
-    (heading, table), = tables.cost_tables(fixture.speed())
+    ((heading, table),) = tables.cost_tables(fixture.speed())
     assert heading == "pass of k rows at 64 tokens of context"
     c = cells(table)
     assert c["C(k), fucina Q4_1"] == {"1": "1.00", "4": "1.50"}
@@ -67,7 +67,10 @@ def test_busy_table_compares_turn_by_turn():
 
 def test_start_table_leaves_out_what_nobody_measured():
     c = cells(tables.start_table(fixture.start()))
-    assert c["process start to first token, s"] == {"fucina Q4_1": "1.00 (0.90-1.10)", "llama.cpp Q4_1": "0.50 (0.50-0.50)"}
+    assert c["process start to first token, s"] == {
+        "fucina Q4_1": "1.00 (0.90-1.10)",
+        "llama.cpp Q4_1": "0.50 (0.50-0.50)",
+    }
     assert c["CPU time of that first compile, s"] == {"fucina Q4_1": "11.00 (10.00-12.00)", "llama.cpp Q4_1": ""}
     memory = c["peak memory, MB (1024 positions, the last 64 decoded)"]
     assert memory == {"fucina Q4_1": "305 (300-310)", "llama.cpp Q4_1": ""}
@@ -75,7 +78,9 @@ def test_start_table_leaves_out_what_nobody_measured():
 
 def test_accuracy_table():
     c = cells(tables.accuracy_table(fixture.accuracy()))
-    assert c["likeliest token equal to llama.cpp's, teacher-forced on its greedy text"]["value"] == "193 of 200 (96.5 %)"
+    assert (
+        c["likeliest token equal to llama.cpp's, teacher-forced on its greedy text"]["value"] == "193 of 200 (96.5 %)"
+    )
     assert c["largest lead that llama.cpp's token had where they differ"]["value"] == "0.375"
     assert c["float32 reference equal to llama.cpp where its lead exceeds 1"]["value"] == "20 of 20"
 
@@ -90,7 +95,13 @@ def test_every_table_is_rectangular():
 def test_the_page_names_machine_versions_commands_and_figures():
     files = report.render({"example": fixture.records()})
     text = files[report.PAGE]
-    for expected in ("## Example CPU, 2 cores", "fucina 0.1.0", "ggml 2.0 (abc)", "decode: flash attention on", "193 of 200"):
+    for expected in (
+        "## Example CPU, 2 cores",
+        "fucina 0.1.0",
+        "ggml 2.0 (abc)",
+        "decode: flash attention on",
+        "193 of 200",
+    ):
         assert expected in text
     for record in fixture.records().values():
         assert f"`{record['stamp']['command']}`" in text
@@ -124,7 +135,11 @@ def test_committed_page_and_figures_are_those_of_the_committed_results():
     files = report.render(report.load_all())
     for path, text in files.items():
         assert (report.ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run python -m bench --report"
-    drawn = {f"{report.IMAGES}/{p.name}" for pattern in ("speed-*.svg", "rows-*.svg") for p in (report.ROOT / report.IMAGES).glob(pattern)}
+    drawn = {
+        f"{report.IMAGES}/{p.name}"
+        for pattern in ("speed-*.svg", "rows-*.svg")
+        for p in (report.ROOT / report.IMAGES).glob(pattern)
+    }
     assert drawn == set(files) - {report.PAGE}
 
 

@@ -53,7 +53,10 @@ def test_costs_are_taken_within_a_turn_and_in_order():
 
 
 def test_rounding_reaches_everywhere_and_keeps_integers():
-    assert results.rounded({"a": [0.123456789, 3], "b": {"c": (1.00000001,)}}) == {"a": [0.1234568, 3], "b": {"c": [1.0]}}
+    assert results.rounded({"a": [0.123456789, 3], "b": {"c": (1.00000001,)}}) == {
+        "a": [0.1234568, 3],
+        "b": {"c": [1.0]},
+    }
 
 
 def a_record(**changes):
@@ -75,7 +78,7 @@ def test_a_stored_record_reads_back_and_replaces_its_older_self(tmp_path):
 def test_samples_take_one_line_a_list(tmp_path):
     path = tmp_path / "machine.json"
     results.store(path, "speed/a", a_record())
-    assert '      [0.5, 0.25],\n      [0.125]\n' in path.read_text(encoding="utf-8")
+    assert "      [0.5, 0.25],\n      [0.125]\n" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
