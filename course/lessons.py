@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from course.catalogue import Course
@@ -37,14 +38,10 @@ def take_hint(course: Course, name: str, number: int | None = None, everything: 
         raise ValueError(f"{exercise.name} has hints 1 to {total}, there is no hint {number}")
     progress = Progress(course)
     read = progress.entry(exercise.name).get("hints", 0)
-    if everything:
-        numbers = list(range(1, total + 1))
-    else:
-        numbers = [number if number is not None else min(read + 1, total)]
-    try:
+    following = number if number is not None else min(read + 1, total)
+    numbers = list(range(1, total + 1)) if everything else [following]
+    with contextlib.suppress(FilesError):  # a read-only folder: hints are shown all the same
         progress.note(exercise.name, hints=max(read, *numbers))
-    except FilesError:
-        pass  # a read-only folder: hints are shown all the same
     return Hints(exercise.name, [(i, exercise.hints[i - 1]) for i in numbers], total)
 
 
@@ -56,10 +53,8 @@ def passed(course: Course, name: str) -> bool:
 def solution_text(course: Course, name: str) -> str:
     """The solution of an exercise as source text: what the learner writes, and nothing that was given."""
     _, exercise = course.exercise(name)
-    try:
+    with contextlib.suppress(FilesError):
         Progress(course).note(exercise.name, solution_seen=True)
-    except FilesError:
-        pass
     return "\n\n\n".join(definition.text for definition in exercise.written)
 
 

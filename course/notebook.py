@@ -91,7 +91,8 @@ def progress() -> None:
         for chapter in _course.chapters():
             points = sum(exercise.points for exercise in chapter.exercises)
             best = sum(entries.get(exercise.name, {}).get("best", 0) for exercise in chapter.exercises)
-            page.append(f'<tr><td style="text-align:left">{html.escape(chapter.chapter)} {html.escape(chapter.title)}</td>'
+            title = html.escape(f"{chapter.chapter} {chapter.title}")
+            page.append(f'<tr><td style="text-align:left">{title}</td>'
                         f"<td><code>{bar(best, points)}</code></td><td>{best} of {points} points</td></tr>")
     except PROBLEMS as error:
         return _tell(str(error))

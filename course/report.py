@@ -18,8 +18,6 @@ from course.grading.outcome import Grade
 from course.terminal import bar, record
 
 
-
-
 def build(course: Course, target: str = "exercises") -> dict[str, Any]:
     """Grade every exercise and gather the report as plain data.
 

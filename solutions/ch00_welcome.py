@@ -204,7 +204,7 @@ def among_the_k(logits, k):
         raise ValueError("k")
     order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:k]
     weights = [math.exp(logits[i] - max(logits)) for i in order]
-    return [(i, w / sum(weights)) for i, w in zip(order, weights)]
+    return [(i, w / sum(weights)) for i, w in zip(order, weights, strict=True)]
 
 
 @ex.wrong("Logits are not probabilities yet: they go through softmax first.")

@@ -12,6 +12,8 @@ Write your code below each docstring, in place of the line that says `your code 
 `python3 -m course check ch05`, or in the notebook with a cell that begins with `%%exercise ch05.truncate`.
 """
 
+import contextlib
+
 import numpy as np
 
 from course.exercises import Exercise, given
@@ -368,8 +370,8 @@ class LastRowUnused(RowCache):
         super().append(layer, k, v)
 
 
-@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word (broadcasting). "
-          "Check k and v yourself.")
+@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word "
+          "(broadcasting). Check k and v yourself.")
 class Broadcasts(RowCache):
     def append(self, layer, k, v):
         end = self.len + max(len(k), len(v))
@@ -498,7 +500,7 @@ ex = Exercise(
     hints=[
         "Which tokens are settled when an error comes? All that are in `history`. What must the cache hold then?",
         "Each turn: step with history[-1], append what comes back to history, hand it to emit, stop at the stop token.",
-        "An error may come out of step or out of emit. In both cases one and the same line makes the promise true again.",
+        "An error may come out of step or out of emit. In both cases the same line makes the promise true again.",
         "`except BaseException: cache.truncate(len(history) - 1); raise`. A bare `raise` passes the error on.",
     ],
 )
@@ -614,8 +616,8 @@ def rewinds_too_little(model, cache, history, max_tokens, emit, stop=None):
     return added
 
 
-@ex.wrong("Takes a settled token back when emit fails. The model has chosen it, and it may have been shown: the history "
-          "keeps it, only the cache is rewound.")
+@ex.wrong("Takes a settled token back when emit fails. The model has chosen it, and it may have been shown: the "
+          "history keeps it, only the cache is rewound.")
 def unsettles(model, cache, history, max_tokens, emit, stop=None):
     if len(history) != cache.len + 1:
         raise InvalidDecodeState("state")
@@ -885,7 +887,7 @@ def find_the_fault():
     }
 
 
-@ex.wrong("loop_a rewinds to len(history) rows. The last token has no row yet, so that is one row too many, not too few.")
+@ex.wrong("loop_a rewinds to len(history) rows. The last token has no row yet: that is one row too many, not too few.")
 def too_few():
     quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
     return {"a": (4, {**quiet, "model_fails_at": 0}), "b": (5, {**quiet, "emit_fails_at": 0}), "c": (1, quiet)}
@@ -903,8 +905,8 @@ def hides():
     return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (6, {**quiet, "emit_fails_at": 0}), "c": (1, quiet)}
 
 
-@ex.wrong("loop_c's last step forwards a token for the first time: its row is not in the cache yet. That is the trouble: "
-          "afterwards there are as many rows as tokens.")
+@ex.wrong("loop_c's last step forwards a token for the first time: its row is not in the cache yet. That is the "
+          "trouble: afterwards there are as many rows as tokens.")
 def twice():
     quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
     return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (5, {**quiet, "emit_fails_at": 0}), "c": (2, quiet)}
@@ -919,10 +921,8 @@ def run_scenario(loop, scenario):
         if len(seen) - 1 == scenario["emit_fails_at"]:
             raise BrokenPipeError("nobody listens")
 
-    try:
+    with contextlib.suppress(OSError):
         loop(ToyModel(scenario["model_fails_at"]), cache, history, scenario["max_tokens"], emit)
-    except (OSError, BrokenPipeError):
-        pass
     return history, cache.rows[:cache.len], seen
 
 
@@ -932,7 +932,7 @@ def answer_for(t, answers, name):
     good = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], dict)
     t.holds(good, f'the answer for "{name}" is {pair!r}, expected (number, scenario)')
     wanted = {"max_tokens", "model_fails_at", "emit_fails_at"}
-    t.holds(set(pair[1]) == wanted, f'the scenario for "{name}" has the keys {sorted(pair[1])}, expected {sorted(wanted)}')
+    t.holds(set(pair[1]) == wanted, f'the scenario for "{name}" has keys {sorted(pair[1])}, expected {sorted(wanted)}')
     t.holds(isinstance(pair[1]["max_tokens"], int) and 0 <= pair[1]["max_tokens"] <= 32,
             f'max_tokens for "{name}" is {pair[1]["max_tokens"]!r}, expected 0 to 32')
     return pair

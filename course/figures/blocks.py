@@ -38,7 +38,8 @@ def block_bytes(fields: Sequence[tuple[str, int]], values: int, data: bytes | No
         x, y = left + (i % PER_ROW) * cell, 36 + (i // PER_ROW) * 50
         colour = COLOURS[owner[i] % len(COLOURS)]
         drawing.rect(x + 1, y, cell - 2, 26, colour, colour, 0.25)
-        drawing.text(x + cell / 2, y + 18, f"{data[i]:02x}" if data is not None else chr(97 + owner[i] % 26), 12, mono=True)
+        shown = f"{data[i]:02x}" if data is not None else chr(97 + owner[i] % 26)
+        drawing.text(x + cell / 2, y + 18, shown, 12, mono=True)
         if i == 0 or owner[i] != owner[i - 1] or i % PER_ROW == 0:
             drawing.text(x + cell / 2, y + 41, str(i), 10, fill="var(--soft)")
     y = 36 + rows * 50 + 8

@@ -58,8 +58,8 @@ def cache_rows(length: int, capacity: int, rewind_to: int | None = None, again: 
                              mono=True)
         at = left + counted * cell
         drawing.arrow(at, top + 52, at, top + 30)
-        drawing.text(at + 5, top + 50, f"len = {counted}", 12, "start" if counted * cell < capacity * cell - 60 else "end",
-                     bold=True)
+        anchor = "start" if (capacity - counted) * cell > 60 else "end"
+        drawing.text(at + (5 if anchor == "start" else -5), top + 50, f"len = {counted}", 12, anchor, bold=True)
     legend = [(BLUE, "counts")] + ([(ORANGE, "left over, never read")] if len(stages) > 1 else []) \
         + ([(GREEN, "written anew")] if again else []) + [("none", "free")]
     x, y = float(left), 36 + 66 * len(stages) + 18

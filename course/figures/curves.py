@@ -11,7 +11,8 @@ LEFT, TOP, WIDTH, HEIGHT = 74, 54, 520, 250
 
 
 def curves(x: Sequence[float], series: Mapping[str, Sequence[float]], x_label: str = "", y_label: str = "",
-           title: str = "", log_x: bool = False, log_y: bool = False, marks: Mapping[str, float] | None = None) -> Figure:
+           title: str = "", log_x: bool = False, log_y: bool = False,
+           marks: Mapping[str, float] | None = None) -> Figure:
     """Lines over a common x, each with its own colour, dash and name at its end.
 
     Parameters
@@ -86,7 +87,8 @@ def bars(values: Mapping[str, float], unit: str = "", title: str = "", mark: tup
     if mark:
         x, y = names + 420 * mark[1] / top, 38 + 34 * len(values)
         drawing.line(x, 32, x, y + 2, "var(--ink)", 1.5, "4 3")
-        drawing.text(x, y + 16, f"{mark[0]}: {_short(mark[1])} {unit}".strip(), 12, "end" if x > names + 300 else "middle")
+        anchor = "end" if x > names + 300 else "middle"
+        drawing.text(x, y + 16, f"{mark[0]}: {_short(mark[1])} {unit}".strip(), 12, anchor)
     told = [f"{name} {_short(value)} {unit}".strip() for name, value in values.items()]
     if mark:
         told.append(f"{mark[0]} {_short(mark[1])} {unit}".strip())

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from course.catalogue import Course
@@ -200,5 +199,3 @@ def grade_text(name: str, text: str, path: str, course: Course | None = None, cl
     chapter, exercise = (course or Course()).exercise(name)
     return (client or _shared).grade(chapter, exercise, text, path, **limits)
 
-
-Grader = Callable[[str], Grade]

@@ -185,8 +185,8 @@ def run_examples(examples: list[tuple[str, doctest.Example]], module: types.Modu
         code = compile(source, "<example>", "eval" if expression else "exec")
         out = io.StringIO()
 
-        def once(code: Any = code, out: io.StringIO = out) -> Any:
-            with contextlib.redirect_stdout(out) if source.startswith("print(") else contextlib.nullcontext():
+        def once(code: Any = code, out: io.StringIO = out, printing: bool = source.startswith("print(")) -> Any:
+            with contextlib.redirect_stdout(out) if printing else contextlib.nullcontext():
                 return eval(code, scope)
 
         if example.exc_msg:

@@ -116,8 +116,8 @@ class Worker:
 
 def _tampered(now: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether a module's names were replaced or added to; submodules that were imported meanwhile do not count."""
-    return any(before.get(name) is not value for name, value in now.items() if not isinstance(value, types.ModuleType)) \
-        or not before.keys() <= now.keys()
+    own = {name: value for name, value in now.items() if not isinstance(value, types.ModuleType)}
+    return not before.keys() <= now.keys() or any(before.get(name) is not value for name, value in own.items())
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`pytest tests/graded` grades the solutions; `pytest tests/graded --target exercises` grades what the learner wrote."""
+"""`pytest tests/graded` grades the solutions, with `--target exercises` what the learner wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One test an exercise.  With `--target exercises`, what is not attempted fails as well: nothing is skipped silently."""
+"""One test an exercise.  With `--target exercises`, what is not attempted fails as well: nothing is skipped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The grader's own test: deliberate faults in a copy of it, each of which must turn the integrity suite red.
 
 To stay quick, each fault names the tests of the suite that are run against it, and they are shown to be green without
-the fault.  A grader that lies is worse than none; this is what keeps `test_course_integrity.py` from becoming a suite that a
+the fault.  A grader that lies is worse than none; this keeps `test_course_integrity.py` from becoming a suite that a
 broken grader passes.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from course.catalogue import Course
 from course.cells import CONFLICT, KEPT, SAME, SAVED, UNREADABLE, cell_text, save_cell, starter_cell
 from course.files import ExerciseFiles
 from course.progress import Progress
-from tests.unit.course_kit import EXERCISES, make_course
+from course.source import ROOT, normalise
+from tests.unit.course_kit import EXERCISES, REAL, make_course
 
 NAME = "ch05.truncate"
 GOOD = ("def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
@@ -146,7 +148,7 @@ def test_hints_and_solution(course: Course, capsys: pytest.CaptureFixture[str]) 
     notebook.solution(NAME, show=True)
     assert "min(cache.len, keep)" in capsys.readouterr().out
     notebook.progress()
-    assert "0 of   5 points" not in capsys.readouterr().out
+    assert "0 of 4 passed" in capsys.readouterr().out
     notebook.check("no.such")
     notebook.exercise_cell("", "", None)
     assert "no exercise or chapter" in capsys.readouterr().out
@@ -172,3 +174,12 @@ def test_a_read_only_folder_still_grades(course: Course, monkeypatch: pytest.Mon
     notebook.exercise_cell(NAME, GOOD, Shell())
     out = capsys.readouterr().out
     assert "Not saved" in out and "read-only" in out.lower() and "not attempted" in out
+
+
+def test_exercise_cells_of_notebooks_hold_the_starters_as_they_are_now() -> None:
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            if text.startswith("%%exercise "):
+                exercise = REAL.exercise(text.split("\n", 1)[0].split()[1])[1]
+                assert normalise(text) == normalise(starter_cell(exercise)), f"{path.name}: {exercise.name}"

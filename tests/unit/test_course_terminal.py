@@ -22,7 +22,11 @@ from course.watch import Watcher
 from tests.unit.course_kit import EXERCISES, make_course
 
 NAME = "ch05.truncate"
-GOOD = "def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n    cache.len = min(keep, cache.len)"
+GOOD = ("def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
+        "    cache.len = min(keep, cache.len)")
+COMMAND = ("import sys; from pathlib import Path; from course.catalogue import Course;"
+           "from course.platform import main;"
+           "sys.exit(main(sys.argv[2:], Course(Path(sys.argv[1]))))")
 
 
 @pytest.fixture
@@ -128,11 +132,9 @@ def test_report(course: Course, tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_no_terminal_breaks_it(tmp_path: Path, encoding: str) -> None:
     course = make_course(tmp_path / "a folder \u00e9\u4e2d")
     write_part(course, "def truncate(cache, keep):\n    print('\u4e2d')\n    raise ValueError('\u00e9\u4e2d')")
-    code = ("import sys; from pathlib import Path; from course.catalogue import Course; from course.platform import main;"
-            "sys.exit(main(sys.argv[2:], Course(Path(sys.argv[1]))))")
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
     for command, wanted in ((["check", NAME], 1), (["list"], 0), (["progress"], 0), (["reset", NAME], 0)):
-        result = subprocess.run([sys.executable, "-c", code, str(course.root), *command], env=environment,
+        result = subprocess.run([sys.executable, "-c", COMMAND, str(course.root), *command], env=environment,
                                 capture_output=True, check=False, cwd=tmp_path)
         assert result.returncode == wanted, result.stderr.decode("utf-8", "replace")
         assert b"Traceback" not in result.stderr
@@ -227,10 +229,9 @@ def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(
 
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
-    code = ("import sys; from pathlib import Path; from course.catalogue import Course; from course.platform import main;"
-            "sys.exit(main(['watch', 'truncate'], Course(Path(sys.argv[1]))))")
-    process = subprocess.Popen([sys.executable, "-c", code, str(course.root)], stdin=slave, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, str(course.root), "watch", "truncate"], stdin=slave,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         seen = b""
         while b"[q]uit" not in seen:
