@@ -1,6 +1,6 @@
 """Speed of single kernels: GB/s of weights for few rows, multiply-adds a second for many.
 
-    python bench/kernels.py [--formats q4_1,q8_0] [--rows 1,4,8,128] [--isa avx2] [--threads 2] [--megabytes 96] [--json]
+    python bench/kernels.py [--formats q4_1,q8_0] [--rows 1,4,8,128] [--isa avx2] [--threads 2] [--json]
     python bench/kernels.py --attention 3.64.64 --context 1024
 
 Each figure is the best of several rounds; formats and row counts take turns, so that a busy moment of the machine
@@ -97,7 +97,8 @@ def attention(shape: str, context: int, rows: int, isa: str | None) -> dict:
     best, begin = 1e9, time.perf_counter()
     while time.perf_counter() - begin < 2:
         start = time.perf_counter()
-        call.invoke(f"attention.f16.{shape}", words, units=(0, rows * kv_heads), rows=rows, table=table, job=job, isa=isa)
+        units = (0, rows * kv_heads)
+        call.invoke(f"attention.f16.{shape}", words, units=units, rows=rows, table=table, job=job, isa=isa)
         best = min(best, time.perf_counter() - start)
     macs = float((positions + 1).sum()) * group * kv_heads * (k_dim + v_dim)
     return {"attention": shape, "context": context, "rows": rows, "ms": best * 1e3, "gmac_s": macs / best / 1e9}
@@ -139,7 +140,8 @@ def main() -> None:
                 {"format": fmt, "rows": m, "gb_s": w.nbytes / s / 1e9, "gmac_s": m * w.rows * w.cols / s / 1e9}
             )
     for r in results:
-        print(json.dumps(r) if a.json else "  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in r.items()))
+        text = (f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in r.items())
+        print(json.dumps(r) if a.json else "  ".join(text))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Pass:
             r.set(r.get() + 1)
 
     def join(self, r: Value, size: int, rows: Var, first: Var, last: Var) -> None:
-        """Makes a tile of rows r … r + size - 1 if they share a cache and see some chunks whole: `first` … `last` - 1."""
+        """Makes a tile of rows r … r + size - 1 if they share a cache and all see some chunks whole."""
         k, a, b, same = self.k, self.k.var(0), self.k.var(1 << 40), self.k.var(0)
         with k.range(r, r + size) as i:
             lo, _, _ = self.span(i)

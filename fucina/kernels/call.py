@@ -72,11 +72,18 @@ def _require(condition: bool, message: str) -> None:
         raise KernelArgumentError(message)
 
 
+def _positions(positions: np.ndarray, m: int, limit: int) -> None:
+    fits = positions.shape == (m,) and positions.min() >= 0 and positions.max() < limit
+    _require(fits, f"positions must be {m} numbers in 0 ... {limit - 1}, got {positions.tolist()}")
+
+
 def _at(x: np.ndarray) -> int:
     return x.ctypes.data
 
 
-def quantise(x: np.ndarray, kind: str, isa: str | None = None, rule: str = "rows", parts: int = 1) -> dict[str, np.ndarray]:
+def quantise(
+    x: np.ndarray, kind: str, isa: str | None = None, rule: str = "rows", parts: int = 1
+) -> dict[str, np.ndarray]:
     """float32 [m, cols] to the arrays of `formats.activation_bytes`: q, d, s and s16, each [m, …]."""
     _floats("x", x, (None, None))
     m, cols = x.shape
@@ -89,11 +96,14 @@ def quantise(x: np.ndarray, kind: str, isa: str | None = None, rule: str = "rows
         invoke(f"quantise.{kind}.rows", words, units=(0, m * parts), rows=m, per_row=parts, isa=isa)
     else:
         invoke(f"quantise.{kind}.cols", words, units=(0, cols // block), rows=m, unit=block, isa=isa)
-    types = dict(q=np.int8, d=np.float32, s=np.float32 if kind == "q8" else np.int16, s16=np.int32 if kind == "q8" else np.int16)
+    sums = (np.float32, np.int32) if kind == "q8" else (np.int16, np.int16)
+    types = dict(q=np.int8, d=np.float32, s=sums[0], s16=sums[1])
     return {n: a.view(types[n]).reshape(m, -1) for n, a in raw.items()}
 
 
-def linear(x: np.ndarray, w: PackedWeight, isa: str | None = None, unit: int = 8, cut: Sequence[int] = ()) -> np.ndarray:
+def linear(
+    x: np.ndarray, w: PackedWeight, isa: str | None = None, unit: int = 8, cut: Sequence[int] = ()
+) -> np.ndarray:
     """x Wᵀ: float32 [m, cols] to [m, w.rows].  `cut`: units at which the work is cut into several calls."""
     _floats("x", x, (None, w.cols))
     _require(unit > 0 and unit % 8 == 0, f"a unit is a multiple of 8 columns, got {unit}")
@@ -105,9 +115,9 @@ def linear(x: np.ndarray, w: PackedWeight, isa: str | None = None, unit: int = 8
         a = quantise(x, f.activations, isa)
         data = [_at(a["q"]), _at(a["d"]), _at(a[f.sums])]
     last = -(-w.rows // unit)
-    bounds = [0, *cut, last]
+    bounds, words = [0, *cut, last], [w.addr, w.cols, *data, _at(out), w.rows]
     for lo, hi in zip(bounds, bounds[1:]):
-        invoke(f"linear.{w.format}", [w.addr, w.cols, *data, _at(out), w.rows], units=(lo, hi), rows=m, unit=unit, isa=isa)
+        invoke(f"linear.{w.format}", words, units=(lo, hi), rows=m, unit=unit, isa=isa)
     return out
 
 
@@ -154,7 +164,9 @@ def elementwise(name: str, x: np.ndarray, y: np.ndarray, isa: str | None = None,
     return out
 
 
-def rope(x: np.ndarray, heads: int, dims: int, table: np.ndarray, positions, pairing: str, isa: str | None = None) -> np.ndarray:
+def rope(
+    x: np.ndarray, heads: int, dims: int, table: np.ndarray, positions, pairing: str, isa: str | None = None
+) -> np.ndarray:
     """Rotates the first `dims` numbers of each head; `table` is float32 [positions, dims]: cosines, then sines."""
     _floats("x", x, (None, None))
     _require(pairing in ("interleaved", "half"), f"pairing must be interleaved or half, got {pairing!r}")
@@ -162,7 +174,7 @@ def rope(x: np.ndarray, heads: int, dims: int, table: np.ndarray, positions, pai
     head_dim, positions = x.shape[1] // heads, np.asarray(positions, np.int64)
     _require(dims % 2 == 0 and 0 < dims <= head_dim, f"dims must be even and at most {head_dim}, got {dims}")
     _floats("table", table, (None, dims))
-    _require(len(positions) == len(x) and positions.min() >= 0 and positions.max() < len(table), "a position is not in the table")
+    _positions(positions, len(x), len(table))
     out, rows = np.empty_like(x), row_table(positions=positions)
     words = [_at(x), _at(out), heads, head_dim, dims, _at(table)]
     invoke(f"rope.{pairing}", words, units=(0, len(x)), rows=len(x), table=rows, isa=isa)
@@ -183,20 +195,23 @@ def _cache(cache: np.ndarray, kv_heads: int, k_dim: int, v_dim: int) -> tuple[st
     """Name of the dtype and rows a plane of a one-layer cache: [kv_heads*k_dim + kv_heads*v_dim numbers] x stride."""
     name = {np.dtype(np.float16): "f16", np.dtype(np.float32): "f32"}.get(cache.dtype)
     width = kv_heads * (k_dim + v_dim)
-    _require(name is not None and cache.ndim == 1 and cache.flags.c_contiguous, "a cache is a flat float16 or float32 array")
+    fits = name is not None and cache.ndim == 1 and cache.flags.c_contiguous
+    _require(fits, f"a cache is a flat float16 or float32 array, got {cache.dtype} {cache.shape}")
     _require(k_dim % 8 == 0 and v_dim % 8 == 0, f"widths of heads are multiples of 8, got {k_dim} and {v_dim}")
     _require(cache.size % width == 0, f"cache of {cache.size} numbers is not a multiple of {width}")
     return name, cache.size // width
 
 
-def kv_append(cache: np.ndarray, key: np.ndarray, value: np.ndarray, kv_heads: int, positions, isa: str | None = None) -> None:
+def kv_append(
+    cache: np.ndarray, key: np.ndarray, value: np.ndarray, kv_heads: int, positions, isa: str | None = None
+) -> None:
     """Writes rows of keys and values into a one-layer cache, all K planes before all V planes."""
     _floats("key", key, (None, None))
     _floats("value", value, (len(key), None))
     k_dim, v_dim = key.shape[1] // kv_heads, value.shape[1] // kv_heads
     name, stride = _cache(cache, kv_heads, k_dim, v_dim)
     positions = np.asarray(positions, np.int64)
-    _require(len(positions) == len(key) and positions.min() >= 0 and positions.max() < stride, "a position is outside the cache")
+    _positions(positions, len(key), stride)
     table = row_table(positions=positions, caches=[_at(cache)] * len(key), strides=[stride] * len(key))
     words = [_at(key), _at(value), kv_heads, k_dim, v_dim, 0, kv_heads * k_dim]
     invoke(f"kv_append.{name}", words, units=(0, len(key)), rows=len(key), table=table, isa=isa)
@@ -220,13 +235,14 @@ def attention(
     m, group, k_dim = len(q), heads // kv_heads, q.shape[1] // heads
     name, stride = _cache(cache, kv_heads, k_dim, v_dim)
     positions = np.asarray(positions, np.int64)
-    _require(len(positions) == m and positions.min() >= 0 and positions.max() < stride, "a position is outside the cache")
+    _positions(positions, m, stride)
     out = np.empty((m, heads * v_dim), np.float32)
     table = row_table(positions=positions, caches=[_at(cache)] * m, strides=[stride] * m)
     parts = int(positions.max()) // R.CHUNK + 1
     scratch = aligned(scratch_bytes(group, k_dim, v_dim))
     shared = aligned(m * kv_heads * parts * part_bytes(group, v_dim))
-    job = {R.SCRATCH: _at(scratch), R.SCRATCH_STEP: scratch.size, R.SPLIT: int(split), R.PART: _at(shared), R.NPART: parts}
+    job = {R.SCRATCH: _at(scratch), R.SCRATCH_STEP: scratch.size, R.PART: _at(shared)}
+    job |= {R.SPLIT: int(split), R.NPART: parts}
     words = [_at(q), _at(out), kv_heads, 0, kv_heads * k_dim, window, float(scale)]
     first = np.maximum(positions - window + 1, 0) // R.CHUNK if window else 0 * positions
     units = int(np.sum(positions // R.CHUNK + 1 - first)) * kv_heads if split else m * kv_heads

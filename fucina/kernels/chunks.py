@@ -99,7 +99,7 @@ def scores(k: Emitter, shape: Shape, queries: list[Value], keys: Value, n, out: 
 
 
 def softmax(k: Emitter, shape: Shape, count: int, n, mine: Value, state: Value) -> None:
-    """Scores of `count` queries to weights e^(score - maximum); the partial results' maxima, sums and factors follow."""
+    """Scores of `count` queries to weights e^(score - maximum); updates the tails of their partial results."""
     with k.range(0, count) as i:
         row, tail = mine + i * (CHUNK * 4), state + i * shape.head + shape.v_dim * 4
         most, total = k.cell(F8, LOWEST), k.cell(F8, 0.0)
@@ -154,7 +154,15 @@ def weigh(k: Emitter, shape: Shape, count: int, n, values: Value, mine: Value, s
 
 
 def chunk(
-    k: Emitter, shape: Shape, queries: list[Value], keys: Value, values: Value, n, state: Value, mine: Value, scale: Value
+    k: Emitter,
+    shape: Shape,
+    queries: list[Value],
+    keys: Value,
+    values: Value,
+    n: Value | int,
+    state: Value,
+    mine: Value,
+    scale: Value,
 ) -> None:
     """Adds n <= 64 positions to the partial results at `state`; `mine` is scratch for the scores."""
     scores(k, shape, queries, keys, n, mine, scale)

@@ -152,7 +152,7 @@ def stamp() -> str:
 def folder() -> Path:
     """Where compiled kernels are kept: the first of these that can be written.
 
-    `FUCINA_CACHE_DIR`, `NUMBA_CACHE_DIR`, the user's cache folder, a private folder in the temporary one (with a warning).
+    `FUCINA_CACHE_DIR`, `NUMBA_CACHE_DIR`, the user's cache folder; at last, with a warning, a private temporary folder.
     """
     tried = []
     for root in _roots():

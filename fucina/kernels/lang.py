@@ -44,7 +44,7 @@ LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
 
 
 class Emitter:
-    """What a kernel is written with: memory, control flow, arithmetic.  Addresses are int64 values, counted in bytes."""
+    """What a kernel is written with: memory, control flow, arithmetic.  Addresses are int64 values, in bytes."""
 
     def __init__(self, b: ir.IRBuilder, isa, words) -> None:
         self.b, self.isa = b, isa
@@ -113,7 +113,7 @@ class Emitter:
     # --- control flow
     @contextmanager
     def range(self, lo, hi, step=1, keep: bool = False) -> Iterator[Value]:
-        """For lo, lo + step, … below hi.  `keep`: LLVM must not unroll it (it would keep all iterations' loads alive)."""
+        """For lo, lo + step, … below hi.  `keep`: LLVM must not unroll it (and keep all its loads alive)."""
         i, hi = self.var(lo), self.int(hi)
         with self.loop(lambda: i.get() < hi, keep):
             yield i.get()
@@ -162,7 +162,8 @@ class Emitter:
 
     def splat(self, v: Value, lanes: int = 8) -> Value:
         t = vec(v.type, lanes)
-        return Value(self.b, self.b.insert_element(ir.Constant(t, ir.Undefined), v.v, constant(I32, 0))).shuffle([0] * lanes)
+        first = self.b.insert_element(ir.Constant(t, ir.Undefined), v.v, constant(I32, 0))
+        return Value(self.b, first).shuffle([0] * lanes)
 
     def vector(self, lanes: list[Value]) -> Value:
         """A vector of scalars."""

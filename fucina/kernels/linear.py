@@ -224,7 +224,7 @@ def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
 
 
 def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, r: Value) -> list[Value]:
-    """As `quantised_tile`, for float weights: column c is added to sum c mod 4 of the row, and the four sums at last."""
+    """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
     acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in range(rows)]
 
     def column(c: Value, a: int) -> None:

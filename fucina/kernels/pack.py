@@ -187,12 +187,12 @@ def pack(
         known = ", ".join(f"{x.ggml_type} ({n})" for n, x in FORMATS.items())
         raise KernelArgumentError(f"weights of type {ggml_type!r} have no native kernel; those that do: {known}")
     if rows < 1 or cols < 1 or cols % f.cols:
-        raise KernelArgumentError(f"{f.name} needs at least one row and columns a multiple of {f.cols}, got {rows} x {cols}")
+        wanted = f"at least one row and columns a multiple of {f.cols}"
+        raise KernelArgumentError(f"{f.name} needs {wanted}, got {rows} x {cols}")
     row_bytes = cols // f.cols * f.raw
     if raw.dtype != np.uint8 or raw.shape != (rows, row_bytes) or not raw.flags.c_contiguous:
-        raise KernelArgumentError(
-            f"{f.name} of {rows} x {cols} is a contiguous uint8 array of shape {(rows, row_bytes)}, got {raw.dtype} {raw.shape}"
-        )
+        wanted = f"{f.name} of {rows} x {cols} is a contiguous uint8 array of shape {(rows, row_bytes)}"
+        raise KernelArgumentError(f"{wanted}, got {raw.dtype} {raw.shape}")
     from fucina.kernels.call import invoke
 
     data = aligned(packed_bytes(f.name, rows, cols))

@@ -25,16 +25,19 @@ Quantised activations of m rows, row after row without padding (`formats.activat
 
 | | q | d | s | s16 |
 |---|---|---|---|---|
-| q8 | int8 [m, cols] | f32 [m, cols/32] scales | f32 [m, cols/32] d * sum of the 32 | int32 [m, cols/32] -128 * sum of the 32 |
-| q8k | int8 [m, cols] | f32 [m, cols/256] scales | int16 [m, cols/32] sums | int16 [m, cols/16] sums |
+| q8 | int8 [m, cols] | f32 [m, cols/32] | f32 [m, cols/32], d * sum of 32 | int32 [m, cols/32], -128 * sum of 32 |
+| q8k | int8 [m, cols] | f32 [m, cols/256] | int16 [m, cols/32] sums | int16 [m, cols/16] sums |
 
-The word `s` of linear.FMT is the address of what `formats.FORMATS[FMT].sums` names, "s" or "s16" (float formats: d and s
-are not read).  UNIT of linear is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256); of the other COLS
-kernels anything.  The last unit may reach beyond the last column: kernels stop there.  quantise.*.rows: unit
-= row * UNITS + part, part p of the n = UNITS parts does blocks [nb*p//n, nb*(p+1)//n).  `out` never overlaps an input.
-attention: unit = row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the
-chunks first ... last that the row sees; partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk - first.
-combine with SPLIT = 0 does nothing.  Sizes: `attention.scratch_bytes(G, KD, VD)` a thread, `attention.part_bytes(G, VD)` a partial result.
+The word `s` of linear.FMT is the address of what `formats.FORMATS[FMT].sums` names, "s" or "s16" (float formats read
+neither d nor s).  UNIT of linear is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256); of the other
+COLS kernels anything.  The last unit may reach beyond the last column: kernels stop there.  quantise.*.rows: unit =
+row * UNITS + part, part p of the n = UNITS parts does blocks [nb*p//n, nb*(p+1)//n).  `out` never overlaps an input.
+
+attention: unit = row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks
+first ... last that the row sees; partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
+first.  combine with SPLIT = 0 does nothing.  Sizes: `attention.scratch_bytes(G, KD, VD)` a thread,
+`attention.part_bytes(G, VD)` a partial result.
+
 pack.FMT (unit: group of 8 output rows; run at load): raw rows of the file, cols, out (packed), rows.
 test.add_one: out[i] = x[i] + 1 (COLS; x, out, cols); test.noop does nothing.
 """

@@ -107,7 +107,8 @@ def integers(fmt: str, raw: np.ndarray) -> np.ndarray:
         return np.stack([body & 15, body >> 4], -2).reshape(*raw.shape[:2], 256)
     low = raw[..., :128].reshape(*raw.shape[:2], 2, 2, 32).astype(np.int32)  # q6_k: [half, which, 32]
     high = raw[..., 128:192].reshape(*raw.shape[:2], 2, 1, 32).astype(np.int32)
-    parts = [(low & 15) | (high >> np.array([0, 2])[:, None] & 3) << 4, (low >> 4) | (high >> np.array([4, 6])[:, None] & 3) << 4]
+    bits = [high >> np.array(shifts)[:, None] & 3 for shifts in ((0, 2), (4, 6))]
+    parts = [(low & 15) | bits[0] << 4, (low >> 4) | bits[1] << 4]
     return np.concatenate(parts, -2).reshape(*raw.shape[:2], 256)
 
 
@@ -119,7 +120,7 @@ class Unpacked:
     """A matrix taken apart once, to be multiplied often.
 
     fmt : its format.  integers : int8 [nb, n, block], the weights of each block without scale, zero point taken off
-    (float formats: the numbers themselves, float32 [n, cols]).  d, m : float32 [nb, n], scale and minimum of each block.
+    (float formats: the numbers themselves, float32 [n, cols]).  d, m : float32 [nb, n], scale and minimum of a block.
     scales, mins : int32 [nb, n, parts], factors inside a 256-block.
     """
 
@@ -259,7 +260,9 @@ def geglu(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # --- attention ------------------------------------------------------------------------------------------------
 
 
-def attention(keys: np.ndarray, values: np.ndarray, q: np.ndarray, position: int, scale: float, window: int = 0) -> np.ndarray:
+def attention(
+    keys: np.ndarray, values: np.ndarray, q: np.ndarray, position: int, scale: float, window: int = 0
+) -> np.ndarray:
     """One query head of one row: keys float32 [n, k_dim], values [n, v_dim] as read back from the cache -> [v_dim]."""
     lo = max(position - window + 1, 0) if window else 0
     state, most, total = np.zeros(values.shape[1], F), F(LOWEST), F(0)

@@ -12,7 +12,7 @@ from fucina.kernels.lang import F8, F32, I64, Emitter, Value, kernel, vec
 
 
 def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], None]) -> None:
-    """f(byte offset, lanes) for float32 numbers lo … hi-1, eight at a time; lanes is None where all eight are wanted."""
+    """f(byte offset, lanes) for float32 numbers lo … hi-1, eight at a time; lanes is None where it is all eight."""
     whole = lo + ((hi - lo) & -8)
     with k.range(lo, whole, 8) as i:
         f(i * 4, None)

@@ -28,7 +28,7 @@ def like(ty: ir.Type, scalar: ir.Type) -> ir.Type:
 
 
 class Value:
-    """A scalar or a vector of the machine.  Operators work lane by lane; Python numbers become constants of its type."""
+    """A scalar or a vector of the machine.  Operators work lane by lane; Python numbers are taken as constants."""
 
     __slots__ = ("b", "v")
 
