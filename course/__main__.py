@@ -3,6 +3,7 @@
 Keep this file to syntax that old Pythons parse (no f-strings, no annotations).
 """
 
+import errno
 import os
 import sys
 
@@ -95,3 +96,9 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         sys.exit(130)
+    except IOError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # Whoever read our output has gone (`| head`): end quietly, also when the interpreter flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,13 +1,12 @@
 """From a bare Python to a command that runs inside the project's environment.
 
 `main` is the whole story: which groups does the command need, is the environment ready, if not make it, then start
-again inside.  Standard library only.
+again inside.  Standard library only, and of that only what the quick path needs.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 
 from course import environment
 from course.console import SetupError, say, warn
@@ -121,6 +120,8 @@ def ensure(groups: tuple[str, ...]) -> None:
             status = environment.inspect(groups)
             if status.kind != "ready":  # another start may have done it meanwhile
                 _install(status, groups, lock)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise SetupError(_explain(error)) from error
 
@@ -165,6 +166,8 @@ def _install(status: Status, groups: tuple[str, ...], lock: int) -> None:
 
 def _clear(status: Status) -> None:
     """Take an unusable environment out of the way: remove ours, put somebody else's aside."""
+    import shutil
+
     trash = ROOT / ".venv-removing"
     if status.kind == "foreign":
         number = next(n for n in range(1, 1000) if not (ROOT / f".venv-old-{n}").exists())

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TextIO
+
+TYPE_CHECKING = False  # not imported from typing, which is slow to load
+if TYPE_CHECKING:
+    from typing import TextIO
 
 
 class SetupError(Exception):

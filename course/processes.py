@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 
@@ -18,6 +17,8 @@ def become(command: list[str], variables: dict[str, str] | None = None) -> int:
     sys.stderr.flush()
     if os.name != "nt":
         os.execve(command[0], command, variables)
+    import subprocess
+
     with subprocess.Popen(command, env=variables) as child:
         while True:
             try:
