@@ -61,9 +61,10 @@ class Replay:
     def __init__(self, text, spoil=None, length=None):
         self.text, self.spoil, self.length = list(text), spoil, length
         self.seen, self.suggested, self.feedback, self.cuts = [], 0, [], []
+        self.strict = True  # every committed token must have been observed
 
     def suggest(self, context, limit):
-        assert list(context) == self.seen
+        assert list(context) == self.seen or not self.strict
         self.suggested += 1
         n = limit if self.length is None else self.length(self.suggested)
         draft = self.text[len(context) : len(context) + n]

@@ -1,0 +1,200 @@
+"""Speculation changes nothing but the number of passes: tokens, draws, commits, rows of the cache, logits, ends."""
+
+import random
+
+import pytest
+
+import fucina
+from fucina.decoding import Decoder
+from fucina.ops.rows import MAX_ROWS
+from fucina.sampling import Sampler, SamplerOptions
+from fucina.speculative import BatchDecoder, CascadeOptions, CostTable, Options, SpeculationIndex, SpeculativeDecoder
+from tests.models import TINY
+from tests.spec_toys import Hungry, Logged, Random, Replay, ToyModel, decode, prefilled, rows_of
+
+KINDS = ("perfect", "hungry", "garbage", "alternating", "part", "random", "lying", "lengths", "cascade", "beside")
+SAMPLERS = (
+    {},
+    {"temperature": 0.8, "top_k": 20, "repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"repeat_penalty": 1.5, "repeat_last_n": 8},
+    {"temperature": 1.0, "min_p": 0.05, "frequency_penalty": -0.5},
+)
+
+
+@pytest.fixture(scope="module", params=["f32", "f16"])
+def tiny(request):
+    m = fucina.load(TINY / "llama.gguf", threads=2 if request.param == "f16" else 1, cache_dtype=request.param)
+    yield m
+    m.close()
+
+
+def source_of(kind, text, vocab, seed):
+    """A source that knows what plain decoding committed, and how good it wants to be."""
+    r = random.Random(seed)
+    wrong = lambda t: (t + 1) % vocab  # noqa: E731
+    spoil = {
+        "garbage": lambda i, t: wrong(t),
+        "alternating": lambda i, t: wrong(t) if i % 2 else t,
+        "part": lambda i, t: wrong(t) if r.random() < 0.15 else t,
+    }
+    if kind in ("random", "lying"):
+        return Random(seed, vocab, kind == "lying")
+    if kind == "cascade":
+        index = SpeculationIndex(vocab, CascadeOptions(accounting_min_draft=1))
+        index.add_reference(text[len(text) // 2 :])
+        return index
+    if kind == "beside":  # right tokens, one too late
+        return Replay([*text[1:], 0])
+    if kind == "lengths":
+        return Replay(text, length=lambda n: r.choice([0, 1, 2, 3, 16, 17, 40, 200]))
+    return (Hungry if kind == "hungry" else Replay)(text, spoil.get(kind))
+
+
+class Case:
+    """Two turns of one stream, decided by a seed; `run` decodes them with any decoder."""
+
+    def __init__(self, seed, vocab, longest=40):
+        r = self.r = random.Random(seed)
+        self.seed, self.vocab = seed, vocab
+        self.prompt = [r.randrange(vocab) for _ in range(r.randrange(1, 12))]
+        self.second = [r.randrange(vocab) for _ in range(r.randrange(1, 6))]
+        self.max_tokens = r.choice([1, 2, 3, 17, longest, None])
+        self.stop_tokens = {r.randrange(vocab) for _ in range(r.choice([0, 0, 1, 2]))}
+        self.sink_stops = r.choice([None, None, r.randrange(1, longest)])
+        self.capacity = len(self.prompt) + r.randrange(1, 2 * longest + 20)
+        self.sampling = {**r.choice(SAMPLERS), "seed": seed}
+        self.processor = r.random() < 0.4
+        self.kind = r.choice(KINDS)
+        self.options = Options(
+            max_draft=r.choice([0, 1, 2, 3, 7, 15, 16, 16, 48]),
+            min_draft=r.choice([1, 2, 2, 4]),
+            enabled=r.random() < 0.95,
+            topk_feedback=r.choice([1, 8]),
+            adapt_budget=r.random() < 0.6,
+            min_window_drafted=r.choice([0, 8]),
+            reprobe_after=r.choice([1, 4]),
+            reprobe_max=8,
+            probe_steps=r.choice([1, 2]),
+            min_speedup=r.choice([0, 1.0, 2.0]),
+            cost_table=r.choice([CostTable.of([(1, 1.0), (17, 5.0)]), CostTable.of([(1, 1.0), (4, 1.2), (5, 2.0), (8, 2.1)])]),
+        )
+
+    def start(self, model):
+        self.committed = []
+        sampler = Sampler(SamplerOptions(**self.sampling), Logged() if self.processor else None)
+
+        def sink(token):
+            self.committed.append(token)
+            return self.sink_stops is not None and len(self.committed) % self.sink_stops == 0
+
+        ends = {"stop_tokens": self.stop_tokens, "max_tokens": self.max_tokens, "sink": sink}
+        return prefilled(model, self.prompt, self.capacity, sampler, **ends)
+
+    def more(self, model, stream):
+        """The second turn over the same cache and sampler; None if it does not fit."""
+        stream.ended, stream.stop_token = False, None
+        stream.remaining = self.max_tokens or 10**9
+        stream.history += self.second
+        fresh = stream.history[stream.cache.len :]
+        if len(fresh) > stream.room:
+            return None
+        return model.forward_rows([(stream.cache, fresh, "last")])[0]
+
+    def run(self, model, make_decoder):
+        seen = []
+        decoder = make_decoder(lambda n, row: seen.append((n, row.tobytes())))
+        stream, logits = self.start(model)
+        parts = []
+        while logits is not None and len(parts) < 2:
+            decode(decoder, stream, logits)
+            parts.append(self.outcome(stream))
+            logits = self.more(model, stream)
+        return parts, seen, list(stream.history), decoder
+
+    def outcome(self, stream):
+        sampler = stream.sampler
+        return {
+            "tokens": list(stream.history),
+            "committed": list(self.committed),
+            "draws": sampler.rng.position,
+            "commits": list(sampler.processor.log) if sampler.processor else None,
+            "len": stream.cache.len,
+            "rows": rows_of(stream.cache),
+            "ended": (stream.ended, stream.stop_token),
+        }
+
+
+def check(case, model):
+    plain_parts, plain_rows, text, _ = case.run(model, lambda hook: Decoder(model, hook))
+    source = source_of(case.kind, text, case.vocab, case.seed)
+    parts, rows, _, decoder = case.run(
+        model, lambda hook: SpeculativeDecoder(model, source, case.options, on_row=hook, vocab=case.vocab, timed=case.seed % 2 == 0)
+    )
+    assert parts == plain_parts
+    assert rows == plain_rows  # every row sampled, and no other, with the same bits
+    s = decoder.stats
+    assert s.steps == s.spec_steps + s.fallback_steps + s.disabled_steps
+    assert s.committed == len(parts[-1]["committed"])
+    assert s.accepted <= s.drafted and s.bonus + s.rejected_steps <= s.spec_steps
+    return s
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_scenarios_on_a_toy(block):
+    accepted = verified = 0
+    for seed in range(100 * block, 100 * block + 100):
+        r = random.Random(-seed - 1)
+        vocab = r.choice([3, 24])
+        model = ToyModel(vocab, seed, memory=r.choice([1, 2, 5]))
+        s = check(Case(seed, vocab), model)
+        accepted, verified = accepted + s.accepted, verified + s.spec_steps
+    assert accepted > 100 and verified > 100  # the scenarios do speculate
+
+
+def test_scenarios_on_the_real_engine(tiny):
+    """Keys, values and logits come from the compiled forward here, at 1 to 49 rows."""
+    first = 5000 if tiny.cache_dtype == "f32" else 5050
+    assert sum(check(Case(seed, 256, longest=24), tiny).accepted for seed in range(first, first + 50)) > 100
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_batches(tiny, real):
+    """1 to 4 streams with decoders of every kind in one pass: each is what it is alone."""
+    first = 0 if tiny.cache_dtype == "f32" else 1000
+    for seed in range(first, first + (10 if real else 50)):
+        r = random.Random(seed)
+        vocab = 256 if real else 24
+        model = tiny if real else ToyModel(vocab, seed)
+        cases = [Case(10 * seed + i, vocab, longest=20) for i in range(r.randrange(1, 5))]
+        plain = []
+        for case in cases:
+            seen = []
+            stream, logits = case.start(model)
+            decode(Decoder(model, lambda n, row, seen=seen: seen.append((n, row.tobytes()))), stream, logits)
+            plain.append((case.outcome(stream), seen))
+        batch = BatchDecoder(model, timed=r.random() < 0.5)
+        rows = []
+        for case, (outcome, _) in zip(cases, plain, strict=True):
+            rows.append([])
+            hook = lambda n, row, seen=rows[-1]: seen.append((n, row.tobytes()))  # noqa: E731
+            stream, logits = case.start(model)
+            if r.random() < 0.2:
+                decoder = Decoder(model, hook)
+            else:
+                source = source_of(case.kind, outcome["tokens"], vocab, case.seed)
+                decoder = SpeculativeDecoder(model, source, case.options, on_row=hook, vocab=vocab, cost=batch.cost)
+            decoder.bootstrap_step(stream, logits)
+            batch.add(stream, decoder)
+            for _ in range(r.choice([0, 0, 3])):  # streams join while others run
+                if batch.live:
+                    batch.step()
+        while batch.live:
+            lengths = [len(m.stream.history) for m in batch.members]
+            committed = batch.step()
+            assert [len(m.stream.history) - n for m, n in zip(batch.members, lengths, strict=True)] == committed
+        for member, case, (outcome, seen), mine in zip(batch.members, cases, plain, rows, strict=True):
+            assert member.error is None
+            assert case.outcome(member.stream) == outcome and mine == seen
+        if not real:
+            assert max(model.passes) <= MAX_ROWS
