@@ -1,15 +1,17 @@
 """Chapter 05 - The loop, the invariant, the rewindable cache.
 
-Every trick of part II is a change of one loop, and all of them stand on two small things that you build here: a cache
-that can forget its last rows, and a loop that keeps one promise, whatever goes wrong:
+Every trick of part II is a change of one loop, and all of them stand on two small
+things that you build here: a cache that can forget its last rows, and a loop that keeps
+one promise, whatever goes wrong:
 
     len(history) == cache.len + 1
 
-The history holds every token that is settled; the cache holds one row for each of them but the last, which goes in
-with the next step.
+The history holds every token that is settled; the cache holds one row for each of them
+but the last, which goes in with the next step.
 
-Write your code below each docstring, in place of the line that says `your code here`.  Check it with
-`python3 -m course check ch05`, or in the notebook with a cell that begins with `%%exercise ch05.truncate`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch05`, or in the notebook with a cell that begins
+with `%%exercise ch05.truncate`.
 """
 
 import numpy as np
@@ -28,10 +30,10 @@ class KvCacheShapeMismatch(ValueError):
 
 
 class ToyCache:
-    """A KV cache reduced to what the loop sees: a list of rows, of which the first `len` count.
+    """A KV cache reduced to what the loop sees: rows, of which the first `len` count.
 
-    Real caches reserve all their rows at the start, so rows behind `len` exist as well: whatever they hold is ignored,
-    and overwritten when the cache grows again.
+    Real caches reserve all their rows at the start, so rows behind `len` exist as well:
+    whatever they hold is ignored, and overwritten when the cache grows again.
     """
 
     def __init__(self, capacity):
@@ -47,7 +49,7 @@ class ToyCache:
 
 
 class ListCache:
-    """A cache that is nothing but a Python list: `len` is a property, and it rewinds by deleting."""
+    """A cache that is nothing but a list: `len` is a property, a rewind deletes."""
 
     def __init__(self):
         self.rows = []
@@ -67,10 +69,11 @@ class ListCache:
 
 
 class ToyModel:
-    """A pretend model: the next token depends on every row in the cache, as in a real one.
+    """A pretend model: the next token depends on every row in the cache.
 
-    `step(token, cache)` writes the row of `token` into the cache and returns the next token.  `fails_at=n` lets the
-    n-th step (from 0) raise an OSError in the middle: `leaves` rows are in the cache then, and they stay there.
+    `step(token, cache)` writes the row of `token` into the cache and returns the next
+    token.  `fails_at=n` lets the n-th step (from 0) raise an OSError in the middle: it
+    has written `leaves` rows by then, and they stay in the cache.
     """
 
     def __init__(self, fails_at=None, leaves=1):
@@ -97,13 +100,13 @@ class ToyModel:
 def truncate(cache, keep):
     """Forget all rows of a cache but the first `keep`.
 
-    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs the same for one row and for
-    a million.
+    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs
+    the same for one row and for a million.
 
     Parameters
     ----------
     cache : ToyCache
-        Changed in place.
+        Has `rows`, a list, and `len`, how many of them count.  Changed in place.
     keep : int
         How many rows to keep.  At or above `cache.len`: nothing changes.
 
@@ -124,79 +127,23 @@ def truncate(cache, keep):
     raise NotImplementedError("ch05.truncate: your code here")
 
 
-# %% ch05.row_cache - A cache of half-precision rows (15 points, medium, section 05.4)
-
-class RowCache:
-    """K and V rows of several layers, kept in half precision (float16).
-
-    One step of a model appends m rows to every layer, then advances once: the rows of all layers stand at the same
-    positions.  What `read` returns has been rounded to float16, rows of the step itself included, so that a row is the
-    same whether it was just written or read back later.
-
-    Parameters
-    ----------
-    layers, capacity, dim : int
-        Number of layers, of positions, and of values a row.
-
-    Attributes
-    ----------
-    k, v : float16 arrays [layers, capacity, dim]
-    len : int
-        Positions that count.
-
-    Examples
-    --------
-    >>> cache = RowCache(layers=1, capacity=4, dim=2)
-    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
-    >>> cache.len
-    0
-    >>> cache.advance(3)
-    >>> cache.truncate(1)
-    >>> cache.read(0)[0].tolist()
-    [[1.0, 1.0]]
-    """
-
-    def __init__(self, layers, capacity, dim):
-        self.k = np.zeros((layers, capacity, dim), np.float16)
-        self.v = np.zeros((layers, capacity, dim), np.float16)
-        self.len = 0
-
-    def append(self, layer, k, v):
-        """Write the rows k and v (float32 [m, dim] each) of one layer at positions len ... len + m - 1.
-
-        Does not move `len`.  Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
-        KvCacheOverflow when len + m is above the capacity; then nothing has been written.
-        """
-        raise NotImplementedError("ch05.row_cache: your code here")
-
-    def advance(self, m):
-        """Count m more positions, once all layers are written.  Raises KvCacheOverflow above the capacity."""
-        raise NotImplementedError("ch05.row_cache: your code here")
-
-    def truncate(self, keep):
-        """Keep the first `keep` positions; at or above `len` nothing changes.  Raises ValueError when negative."""
-        raise NotImplementedError("ch05.row_cache: your code here")
-
-    def read(self, layer):
-        """The pair (k, v) of one layer: float32 [len, dim] each, with the values that the cache holds."""
-        raise NotImplementedError("ch05.row_cache: your code here")
-
-
 # %% ch05.decode_loop - A loop that keeps its promise (15 points, medium, section 05.3)
 
 def decode(model, cache, history, max_tokens, emit, stop=None):
-    """Decode up to `max_tokens` tokens and keep len(history) == cache.len + 1, on every way out.
+    """Decode up to `max_tokens` tokens; on every way out len(history) == cache.len + 1.
 
-    One turn: the last token of the history goes into the model (its row into the cache), the token that comes back is
-    appended to the history and is settled from then on, then it is handed to `emit`.
+    One turn: the last token of the history goes into the model (its row into the
+    cache).  The token that comes back is appended to the history and is settled from
+    then on.  Then it is handed to `emit`.
 
-    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the history stay there; the cache
-    is rewound to the rows of all of them but the last.
+    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the
+    history stay there; the cache is rewound to the rows of all of them but the last.
 
     Parameters
     ----------
     model : object with `step(token, cache) -> token`
-        `step` writes one row into the cache.  When it raises, it may have written none, one or several.
+        `step` writes one row into the cache.  When it raises, it may have written none,
+        one or several.
     cache : object with `len` and `truncate(keep)`
     history : list of int
         Settled tokens, prompt included; grows in place.
@@ -219,11 +166,11 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
 
     Examples
     --------
-    >>> cache, history = ListCache(), [5]
-    >>> decode(ToyModel(), cache, history, 3, emit=print)
+    >>> cache, history, seen = ListCache(), [5], []
+    >>> decode(ToyModel(), cache, history, 3, emit=seen.append)
     3
-    >>> len(history), cache.len
-    (4, 3)
+    >>> history == [5] + seen, cache.len
+    (True, 3)
     """
     raise NotImplementedError("ch05.decode_loop: your code here")
 
@@ -231,11 +178,11 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
 # %% ch05.find_the_fault - Find the fault in three loops (10 points, hard, section 05.3)
 
 FAULTS = {
-    1: "forwards the last token too, so that the cache holds as many rows as the history has tokens",
+    1: "forwards the last token too: as many rows in the cache as tokens in history",
     2: "forwards a token a second time, although its row is in the cache",
     3: "rewinds to one row too many",
     4: "rewinds to one row too few",
-    5: "settles a token only after emit: an error in emit loses a token that somebody may have seen",
+    5: "settles a token after emit: an error there loses a token that was seen",
     6: "hides the error from the caller",
 }
 
@@ -279,17 +226,24 @@ def loop_c(model, cache, history, max_tokens, emit):
 
 
 def find_the_fault():
-    """Name the fault of `loop_a`, `loop_b` and `loop_c`, and show it: you write the counterexamples.
+    """Name the fault of `loop_a`, `loop_b` and `loop_c`, with a counterexample each.
 
-    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the history [5] with an empty cache:
-    how many tokens it is asked for, and what fails.  It shows the fault when a loop that keeps the contract of
-    `decode` would end in another state: history and rows, and every emitted token in the history.
+    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the
+    history [5] with an empty cache: how many tokens it is asked for, and what fails.
+    It shows the fault when the loop ends in a state that the contract of `decode`
+    forbids: the rows are not those of the history without its last token, or an
+    emitted token is missing from the history.
 
     Returns
     -------
     dict of str to (int, dict)
-        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario with the keys `max_tokens`,
-        `model_fails_at` and `emit_fails_at`.  The last two count from 0; None: it never fails.
+        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario, such as
+        {"max_tokens": 4, "model_fails_at": None, "emit_fails_at": 2}.
+
+        `max_tokens` : 0 to 32.
+        `model_fails_at` : the step (from 0) that raises, its row already in the cache.
+        `emit_fails_at` : the call of emit (from 0) that raises.
+        None: it never fails.
 
     Examples
     --------
@@ -297,3 +251,69 @@ def find_the_fault():
     ['a', 'b', 'c']
     """
     raise NotImplementedError("ch05.find_the_fault: your code here")
+
+
+# %% ch05.row_cache - A cache of half-precision rows (15 points, medium, section 05.4)
+
+class RowCache:
+    """K and V rows of several layers, kept in half precision (float16).
+
+    One step of a model appends m rows to every layer, then advances once: the rows of
+    all layers stand at the same positions.  `read` returns what is left after rounding
+    to float16, so that a row is the same whether it was just written or long ago.
+
+    Parameters
+    ----------
+    layers, capacity, dim : int
+        Number of layers, of positions, and of values a row.
+
+    Attributes
+    ----------
+    k, v : float16 arrays [layers, capacity, dim]
+    len : int
+        Positions that count.
+
+    Examples
+    --------
+    >>> cache = RowCache(layers=1, capacity=4, dim=2)
+    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
+    >>> cache.len
+    0
+    >>> cache.advance(3)
+    >>> cache.truncate(1)
+    >>> cache.read(0)[0].tolist()
+    [[1.0, 1.0]]
+    """
+
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float16)
+        self.v = np.zeros((layers, capacity, dim), np.float16)
+        self.len = 0
+
+    def append(self, layer, k, v):
+        """Write rows k and v of one layer at positions len ... len + m - 1.
+
+        k and v are float32 [m, dim] each.  Does not move `len`.
+
+        Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
+        KvCacheOverflow when len + m is above the capacity; nothing is written then.
+        """
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def advance(self, m):
+        """Count m more positions, once all layers are written.
+
+        Raises KvCacheOverflow, and counts nothing, when len + m is above the capacity.
+        """
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def truncate(self, keep):
+        """Keep the first `keep` positions; at or above `len` nothing changes.
+
+        Raises ValueError when keep is negative.
+        """
+        raise NotImplementedError("ch05.row_cache: your code here")
+
+    def read(self, layer):
+        """The pair (k, v) of a layer: float32 [len, dim] each, as the cache has it."""
+        raise NotImplementedError("ch05.row_cache: your code here")

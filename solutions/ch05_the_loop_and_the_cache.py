@@ -1,15 +1,17 @@
 """Chapter 05 - The loop, the invariant, the rewindable cache.
 
-Every trick of part II is a change of one loop, and all of them stand on two small things that you build here: a cache
-that can forget its last rows, and a loop that keeps one promise, whatever goes wrong:
+Every trick of part II is a change of one loop, and all of them stand on two small
+things that you build here: a cache that can forget its last rows, and a loop that keeps
+one promise, whatever goes wrong:
 
     len(history) == cache.len + 1
 
-The history holds every token that is settled; the cache holds one row for each of them but the last, which goes in
-with the next step.
+The history holds every token that is settled; the cache holds one row for each of them
+but the last, which goes in with the next step.
 
-Write your code below each docstring, in place of the line that says `your code here`.  Check it with
-`python3 -m course check ch05`, or in the notebook with a cell that begins with `%%exercise ch05.truncate`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch05`, or in the notebook with a cell that begins
+with `%%exercise ch05.truncate`.
 """
 
 import contextlib
@@ -36,10 +38,10 @@ class KvCacheShapeMismatch(ValueError):
 
 @given
 class ToyCache:
-    """A KV cache reduced to what the loop sees: a list of rows, of which the first `len` count.
+    """A KV cache reduced to what the loop sees: rows, of which the first `len` count.
 
-    Real caches reserve all their rows at the start, so rows behind `len` exist as well: whatever they hold is ignored,
-    and overwritten when the cache grows again.
+    Real caches reserve all their rows at the start, so rows behind `len` exist as well:
+    whatever they hold is ignored, and overwritten when the cache grows again.
     """
 
     def __init__(self, capacity):
@@ -56,7 +58,7 @@ class ToyCache:
 
 @given
 class ListCache:
-    """A cache that is nothing but a Python list: `len` is a property, and it rewinds by deleting."""
+    """A cache that is nothing but a list: `len` is a property, a rewind deletes."""
 
     def __init__(self):
         self.rows = []
@@ -77,10 +79,11 @@ class ListCache:
 
 @given
 class ToyModel:
-    """A pretend model: the next token depends on every row in the cache, as in a real one.
+    """A pretend model: the next token depends on every row in the cache.
 
-    `step(token, cache)` writes the row of `token` into the cache and returns the next token.  `fails_at=n` lets the
-    n-th step (from 0) raise an OSError in the middle: `leaves` rows are in the cache then, and they stay there.
+    `step(token, cache)` writes the row of `token` into the cache and returns the next
+    token.  `fails_at=n` lets the n-th step (from 0) raise an OSError in the middle: it
+    has written `leaves` rows by then, and they stay in the cache.
     """
 
     def __init__(self, fails_at=None, leaves=1):
@@ -122,13 +125,13 @@ ex = Exercise(
 def truncate(cache, keep):
     """Forget all rows of a cache but the first `keep`.
 
-    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs the same for one row and for
-    a million.
+    The rows themselves stay where they are: forgetting is moving `cache.len`, and costs
+    the same for one row and for a million.
 
     Parameters
     ----------
     cache : ToyCache
-        Changed in place.
+        Has `rows`, a list, and `len`, how many of them count.  Changed in place.
     keep : int
         How many rows to keep.  At or above `cache.len`: nothing changes.
 
@@ -241,257 +244,6 @@ def negative(truncate, t):
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
-    "ch05.row_cache",
-    title="A cache of half-precision rows",
-    points=15,
-    level="medium",
-    section="05.4",
-    hints=[
-        "Every layer of one step writes at the same place: behind `len`. Only `advance`, once a step, moves `len`.",
-        "`append`: check first, write then. k.shape and v.shape must both be (m, dim) with the same m; "
-        "len + m must not pass the capacity. An error leaves the arrays as they were.",
-        "`self.k[layer, self.len:self.len + m] = k` rounds to float16 by itself; `read` slices `[:self.len]` and "
-        "turns it into float32 with `.astype(np.float32)`.",
-        "`advance` and `truncate` are two lines each: a check that raises, and one store into `self.len`.",
-    ],
-)
-
-
-@ex.solution
-class RowCache:
-    """K and V rows of several layers, kept in half precision (float16).
-
-    One step of a model appends m rows to every layer, then advances once: the rows of all layers stand at the same
-    positions.  What `read` returns has been rounded to float16, rows of the step itself included, so that a row is the
-    same whether it was just written or read back later.
-
-    Parameters
-    ----------
-    layers, capacity, dim : int
-        Number of layers, of positions, and of values a row.
-
-    Attributes
-    ----------
-    k, v : float16 arrays [layers, capacity, dim]
-    len : int
-        Positions that count.
-
-    Examples
-    --------
-    >>> cache = RowCache(layers=1, capacity=4, dim=2)
-    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
-    >>> cache.len
-    0
-    >>> cache.advance(3)
-    >>> cache.truncate(1)
-    >>> cache.read(0)[0].tolist()
-    [[1.0, 1.0]]
-    """
-
-    @given
-    def __init__(self, layers, capacity, dim):
-        self.k = np.zeros((layers, capacity, dim), np.float16)
-        self.v = np.zeros((layers, capacity, dim), np.float16)
-        self.len = 0
-
-    def append(self, layer, k, v):
-        """Write the rows k and v (float32 [m, dim] each) of one layer at positions len ... len + m - 1.
-
-        Does not move `len`.  Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
-        KvCacheOverflow when len + m is above the capacity; then nothing has been written.
-        """
-        layers, capacity, dim = self.k.shape
-        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
-            raise KvCacheShapeMismatch(f"expected k and v [m, {dim}], got {k.shape} and {v.shape}")
-        end = self.len + k.shape[0]
-        if end > capacity:
-            raise KvCacheOverflow(f"{end} rows do not fit into {capacity}")
-        self.k[layer, self.len:end] = k
-        self.v[layer, self.len:end] = v
-
-    def advance(self, m):
-        """Count m more positions, once all layers are written.  Raises KvCacheOverflow above the capacity."""
-        if self.len + m > self.k.shape[1]:
-            raise KvCacheOverflow(f"{self.len + m} rows do not fit into {self.k.shape[1]}")
-        self.len += m
-
-    def truncate(self, keep):
-        """Keep the first `keep` positions; at or above `len` nothing changes.  Raises ValueError when negative."""
-        if keep < 0:
-            raise ValueError(f"keep must be 0 or more, got {keep}")
-        self.len = min(self.len, keep)
-
-    def read(self, layer):
-        """The pair (k, v) of one layer: float32 [len, dim] each, with the values that the cache holds."""
-        return self.k[layer, :self.len].astype(np.float32), self.v[layer, :self.len].astype(np.float32)
-
-
-@ex.wrong("`append` moves `len`: the second layer of the same step then lands behind the first. "
-          "Only `advance` moves it, once a step.")
-class AppendAdvances(RowCache):
-    def append(self, layer, k, v):
-        super().append(layer, k, v)
-        self.len += k.shape[0]
-
-
-@ex.wrong("`read` hands back rows behind `len`: leftovers of a rewind, or zeros that were never written.")
-class ReadsEverything(RowCache):
-    def read(self, layer):
-        return self.k[layer].astype(np.float32), self.v[layer].astype(np.float32)
-
-
-@ex.wrong("Rows are kept in float32. The cache then takes twice the memory, and a row read back later differs from "
-          "what a float16 cache gives: everything goes through float16.")
-class KeepsFloat32(RowCache):
-    def __init__(self, layers, capacity, dim):
-        self.k = np.zeros((layers, capacity, dim), np.float32)
-        self.v = np.zeros((layers, capacity, dim), np.float32)
-        self.len = 0
-
-
-@ex.wrong("Only the first of the m rows is written. Decode appends one row a step, but a prompt appends many at once.")
-class OneRowAtATime(RowCache):
-    def append(self, layer, k, v):
-        layers, capacity, dim = self.k.shape
-        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
-            raise KvCacheShapeMismatch("shape")
-        if self.len + k.shape[0] > capacity:
-            raise KvCacheOverflow("full")
-        if k.shape[0]:
-            self.k[layer, self.len] = k[0]
-            self.v[layer, self.len] = v[0]
-
-
-@ex.wrong("The last position can never be used: len + m == capacity still fits.")
-class LastRowUnused(RowCache):
-    def append(self, layer, k, v):
-        if self.len + k.shape[0] >= self.k.shape[1]:
-            raise KvCacheOverflow("full")
-        super().append(layer, k, v)
-
-
-@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word "
-          "(broadcasting). Check k and v yourself.")
-class Broadcasts(RowCache):
-    def append(self, layer, k, v):
-        end = self.len + max(len(k), len(v))
-        if end > self.k.shape[1]:
-            raise KvCacheOverflow("full")
-        self.k[layer, self.len:end] = k
-        self.v[layer, self.len:end] = v
-
-
-@ex.wrong("K is written before V was looked at: when V does not fit, half of a row is already in the cache. "
-          "Check everything first, write then.")
-class WritesThenChecks(RowCache):
-    def append(self, layer, k, v):
-        end = self.len + k.shape[0]
-        if end > self.k.shape[1]:
-            raise KvCacheOverflow("full")
-        if k.ndim != 2 or k.shape[1] != self.k.shape[2]:
-            raise KvCacheShapeMismatch("k")
-        self.k[layer, self.len:end] = k
-        if v.shape != k.shape:
-            raise KvCacheShapeMismatch("v")
-        self.v[layer, self.len:end] = v
-
-
-def some_rows(t, m, dim):
-    """Random rows that float16 has to round, K and V different."""
-    return t.rng.standard_normal((m, dim)).astype(np.float32), t.rng.standard_normal((m, dim)).astype(np.float32)
-
-
-def write(t, cache, layers, k, v):
-    """One step: append to every layer, then advance; told as code."""
-    for layer in range(layers):
-        t.call(cache.append, layer, k + layer, v - layer, shown=f"cache.append({layer}, k, v)      # {len(k)} row(s)")
-    t.call(cache.advance, len(k), shown=f"cache.advance({len(k)})")
-
-
-def expect_rows(t, cache, layer, k, v):
-    """`read(layer)` gives the rows k and v, rounded to float16."""
-    got = t.call(cache.read, layer, shown=f"cache.read({layer})")
-    t.holds(isinstance(got, tuple) and len(got) == 2 and all(isinstance(a, np.ndarray) for a in got),
-            f"read({layer}) is {got!r}, expected a pair of arrays")
-    for name, rows, want in (("k", got[0], k), ("v", got[1], v)):
-        t.equal(rows, want.astype(np.float16).astype(np.float32), name)
-        t.holds(rows.dtype == np.float32, f"{name} is of {rows.dtype}, expected float32")
-
-
-@ex.check("rows come back at their positions, rounded to float16")
-def reads_back(RowCache, t):
-    for m in (1, 2, 3):
-        k, v = some_rows(t, m, 3)
-        t.case(f"cache = RowCache(layers=1, capacity={m + 1}, dim=3)")
-        cache = t.call(RowCache, 1, m + 1, 3, shown=f"# k, v: {m} random rows")
-        write(t, cache, 1, k, v)
-        expect_rows(t, cache, 0, k, v)
-
-
-@ex.check("all layers of a step stand at the same positions; only advance moves len")
-def layers_together(RowCache, t):
-    k, v = some_rows(t, 2, 2)
-    t.case("cache = RowCache(layers=2, capacity=8, dim=2)")
-    cache = RowCache(2, 8, 2)
-    t.call(cache.append, 0, k, v, shown="cache.append(0, k, v)      # 2 rows")
-    t.equal(cache.len, 0, "cache.len before advance")
-    t.call(cache.append, 1, v, k, shown="cache.append(1, v, k)      # 2 rows")
-    t.call(cache.advance, 2, shown="cache.advance(2)")
-    t.equal(cache.len, 2, "cache.len")
-    expect_rows(t, cache, 0, k, v)
-    expect_rows(t, cache, 1, v, k)
-
-
-@ex.check("rewind and append again = a cache that never held the other rows, bit for bit")
-def rewinds(RowCache, t):
-    for first, keep, again in ((1, 0, 1), (2, 1, 1), (3, 1, 2), (5, 2, 3), (6, 6, 2)):
-        (k, v), (k2, v2) = some_rows(t, first, 4), some_rows(t, again, 4)
-        t.case("cache = RowCache(layers=2, capacity=8, dim=4)")
-        cache = RowCache(2, 8, 4)
-        write(t, cache, 2, k, v)
-        t.call(cache.truncate, keep, shown=f"cache.truncate({keep})")
-        t.equal(cache.len, min(first, keep), "cache.len")
-        write(t, cache, 2, k2, v2)
-        expect_rows(t, cache, 1, np.concatenate([k[:keep], k2]) + 1, np.concatenate([v[:keep], v2]) - 1)
-    t.case("cache = RowCache(layers=1, capacity=4, dim=2)")
-    cache = RowCache(1, 4, 2)
-    t.call(cache.truncate, 3, shown="cache.truncate(3)")
-    t.equal(cache.len, 0, "cache.len")
-    t.raises("ValueError", cache.truncate, -1, shown="cache.truncate(-1)")
-
-
-@ex.check("the last position can be used; one more is KvCacheOverflow, and nothing is written")
-def overflows(RowCache, t):
-    for held, m in ((0, 3), (2, 1), (1, 2)):
-        k, v = some_rows(t, 3, 2)
-        t.case("cache = RowCache(layers=1, capacity=3, dim=2)")
-        cache = RowCache(1, 3, 2)
-        write(t, cache, 1, k[:held], v[:held])
-        write(t, cache, 1, k[held:held + m], v[held:held + m])
-        expect_rows(t, cache, 0, k, v)
-        before = cache.k.copy(), cache.v.copy()
-        t.raises("KvCacheOverflow", cache.append, 0, k[:1], v[:1], shown="cache.append(0, k, v)      # 1 row more")
-        t.raises("KvCacheOverflow", cache.advance, 1, shown="cache.advance(1)")
-        t.equal(cache.len, 3, "cache.len after the errors")
-        t.equal(cache.k, before[0], "cache.k after the errors")
-        t.equal(cache.v, before[1], "cache.v after the errors")
-
-
-@ex.check("k and v must both be [m, dim]; else KvCacheShapeMismatch, and nothing is written")
-def shapes(RowCache, t):
-    for k_shape, v_shape in (((1, 1), (1, 1)), ((1, 3), (1, 2)), ((1, 2), (1, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)),
-                             ((3,), (3,))):
-        t.case("cache = RowCache(layers=1, capacity=4, dim=3)")
-        cache = RowCache(1, 4, 3)
-        k, v = np.ones(k_shape, np.float32), np.ones(v_shape, np.float32)
-        t.raises("KvCacheShapeMismatch", cache.append, 0, k, v,
-                 shown=f"cache.append(0, k, v)      # k {k_shape}, v {v_shape}")
-        t.holds(not cache.k.any() and not cache.v.any(), "rows were written although the call raised")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-
-ex = Exercise(
     "ch05.decode_loop",
     title="A loop that keeps its promise",
     points=15,
@@ -508,18 +260,20 @@ ex = Exercise(
 
 @ex.solution
 def decode(model, cache, history, max_tokens, emit, stop=None):
-    """Decode up to `max_tokens` tokens and keep len(history) == cache.len + 1, on every way out.
+    """Decode up to `max_tokens` tokens; on every way out len(history) == cache.len + 1.
 
-    One turn: the last token of the history goes into the model (its row into the cache), the token that comes back is
-    appended to the history and is settled from then on, then it is handed to `emit`.
+    One turn: the last token of the history goes into the model (its row into the
+    cache).  The token that comes back is appended to the history and is settled from
+    then on.  Then it is handed to `emit`.
 
-    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the history stay there; the cache
-    is rewound to the rows of all of them but the last.
+    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the
+    history stay there; the cache is rewound to the rows of all of them but the last.
 
     Parameters
     ----------
     model : object with `step(token, cache) -> token`
-        `step` writes one row into the cache.  When it raises, it may have written none, one or several.
+        `step` writes one row into the cache.  When it raises, it may have written none,
+        one or several.
     cache : object with `len` and `truncate(keep)`
     history : list of int
         Settled tokens, prompt included; grows in place.
@@ -542,11 +296,11 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
 
     Examples
     --------
-    >>> cache, history = ListCache(), [5]
-    >>> decode(ToyModel(), cache, history, 3, emit=print)
+    >>> cache, history, seen = ListCache(), [5], []
+    >>> decode(ToyModel(), cache, history, 3, emit=seen.append)
     3
-    >>> len(history), cache.len
-    (4, 3)
+    >>> history == [5] + seen, cache.len
+    (True, 3)
     """
     if len(history) != cache.len + 1:
         raise InvalidDecodeState(f"{len(history)} tokens of history and {cache.len} rows in the cache")
@@ -811,11 +565,11 @@ ex = Exercise(
 )
 
 FAULTS = given({
-    1: "forwards the last token too, so that the cache holds as many rows as the history has tokens",
+    1: "forwards the last token too: as many rows in the cache as tokens in history",
     2: "forwards a token a second time, although its row is in the cache",
     3: "rewinds to one row too many",
     4: "rewinds to one row too few",
-    5: "settles a token only after emit: an error in emit loses a token that somebody may have seen",
+    5: "settles a token after emit: an error there loses a token that was seen",
     6: "hides the error from the caller",
 })
 
@@ -863,17 +617,24 @@ def loop_c(model, cache, history, max_tokens, emit):
 
 @ex.solution
 def find_the_fault():
-    """Name the fault of `loop_a`, `loop_b` and `loop_c`, and show it: you write the counterexamples.
+    """Name the fault of `loop_a`, `loop_b` and `loop_c`, with a counterexample each.
 
-    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the history [5] with an empty cache:
-    how many tokens it is asked for, and what fails.  It shows the fault when a loop that keeps the contract of
-    `decode` would end in another state: history and rows, and every emitted token in the history.
+    Each loop has exactly one of the FAULTS.  A scenario is a run of the loop on the
+    history [5] with an empty cache: how many tokens it is asked for, and what fails.
+    It shows the fault when the loop ends in a state that the contract of `decode`
+    forbids: the rows are not those of the history without its last token, or an
+    emitted token is missing from the history.
 
     Returns
     -------
     dict of str to (int, dict)
-        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario with the keys `max_tokens`,
-        `model_fails_at` and `emit_fails_at`.  The last two count from 0; None: it never fails.
+        For "a", "b" and "c": the number of its fault in FAULTS, and a scenario, such as
+        {"max_tokens": 4, "model_fails_at": None, "emit_fails_at": 2}.
+
+        `max_tokens` : 0 to 32.
+        `model_fails_at` : the step (from 0) that raises, its row already in the cache.
+        `emit_fails_at` : the call of emit (from 0) that raises.
+        None: it never fails.
 
     Examples
     --------
@@ -965,3 +726,262 @@ def fault_b(find_the_fault, t):
 @ex.check("loop_c: a scenario that shows its fault, and the fault's number")
 def fault_c(find_the_fault, t):
     check_loop(t, find_the_fault, "c", loop_c, 1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.row_cache",
+    title="A cache of half-precision rows",
+    points=15,
+    level="medium",
+    section="05.4",
+    hints=[
+        "Every layer of one step writes at the same place: behind `len`. Only `advance`, once a step, moves `len`.",
+        "`append`: check first, write then. k.shape and v.shape must both be (m, dim) with the same m; "
+        "len + m must not pass the capacity. An error leaves the arrays as they were.",
+        "`self.k[layer, self.len:self.len + m] = k` rounds to float16 by itself; `read` slices `[:self.len]` and "
+        "turns it into float32 with `.astype(np.float32)`.",
+        "`advance` and `truncate` are two lines each: a check that raises, and one store into `self.len`.",
+    ],
+)
+
+
+@ex.solution
+class RowCache:
+    """K and V rows of several layers, kept in half precision (float16).
+
+    One step of a model appends m rows to every layer, then advances once: the rows of
+    all layers stand at the same positions.  `read` returns what is left after rounding
+    to float16, so that a row is the same whether it was just written or long ago.
+
+    Parameters
+    ----------
+    layers, capacity, dim : int
+        Number of layers, of positions, and of values a row.
+
+    Attributes
+    ----------
+    k, v : float16 arrays [layers, capacity, dim]
+    len : int
+        Positions that count.
+
+    Examples
+    --------
+    >>> cache = RowCache(layers=1, capacity=4, dim=2)
+    >>> cache.append(0, np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32))
+    >>> cache.len
+    0
+    >>> cache.advance(3)
+    >>> cache.truncate(1)
+    >>> cache.read(0)[0].tolist()
+    [[1.0, 1.0]]
+    """
+
+    @given
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float16)
+        self.v = np.zeros((layers, capacity, dim), np.float16)
+        self.len = 0
+
+    def append(self, layer, k, v):
+        """Write rows k and v of one layer at positions len ... len + m - 1.
+
+        k and v are float32 [m, dim] each.  Does not move `len`.
+
+        Raises KvCacheShapeMismatch when k or v is not [m, dim] with the same m, and
+        KvCacheOverflow when len + m is above the capacity; nothing is written then.
+        """
+        layers, capacity, dim = self.k.shape
+        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
+            raise KvCacheShapeMismatch(f"expected k and v [m, {dim}], got {k.shape} and {v.shape}")
+        end = self.len + k.shape[0]
+        if end > capacity:
+            raise KvCacheOverflow(f"{end} rows do not fit into {capacity}")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+    def advance(self, m):
+        """Count m more positions, once all layers are written.
+
+        Raises KvCacheOverflow, and counts nothing, when len + m is above the capacity.
+        """
+        if self.len + m > self.k.shape[1]:
+            raise KvCacheOverflow(f"{self.len + m} rows do not fit into {self.k.shape[1]}")
+        self.len += m
+
+    def truncate(self, keep):
+        """Keep the first `keep` positions; at or above `len` nothing changes.
+
+        Raises ValueError when keep is negative.
+        """
+        if keep < 0:
+            raise ValueError(f"keep must be 0 or more, got {keep}")
+        self.len = min(self.len, keep)
+
+    def read(self, layer):
+        """The pair (k, v) of a layer: float32 [len, dim] each, as the cache has it."""
+        return self.k[layer, :self.len].astype(np.float32), self.v[layer, :self.len].astype(np.float32)
+
+
+@ex.wrong("`append` moves `len`: the second layer of the same step then lands behind the first. "
+          "Only `advance` moves it, once a step.")
+class AppendAdvances(RowCache):
+    def append(self, layer, k, v):
+        super().append(layer, k, v)
+        self.len += k.shape[0]
+
+
+@ex.wrong("`read` hands back rows behind `len`: leftovers of a rewind, or zeros that were never written.")
+class ReadsEverything(RowCache):
+    def read(self, layer):
+        return self.k[layer].astype(np.float32), self.v[layer].astype(np.float32)
+
+
+@ex.wrong("Rows are kept in float32. The cache then takes twice the memory, and a row read back later differs from "
+          "what a float16 cache gives: everything goes through float16.")
+class KeepsFloat32(RowCache):
+    def __init__(self, layers, capacity, dim):
+        self.k = np.zeros((layers, capacity, dim), np.float32)
+        self.v = np.zeros((layers, capacity, dim), np.float32)
+        self.len = 0
+
+
+@ex.wrong("Only the first of the m rows is written. Decode appends one row a step, but a prompt appends many at once.")
+class OneRowAtATime(RowCache):
+    def append(self, layer, k, v):
+        layers, capacity, dim = self.k.shape
+        if k.ndim != 2 or k.shape[1] != dim or v.shape != k.shape:
+            raise KvCacheShapeMismatch("shape")
+        if self.len + k.shape[0] > capacity:
+            raise KvCacheOverflow("full")
+        if k.shape[0]:
+            self.k[layer, self.len] = k[0]
+            self.v[layer, self.len] = v[0]
+
+
+@ex.wrong("The last position can never be used: len + m == capacity still fits.")
+class LastRowUnused(RowCache):
+    def append(self, layer, k, v):
+        if self.len + k.shape[0] >= self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        super().append(layer, k, v)
+
+
+@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word "
+          "(broadcasting). Check k and v yourself.")
+class Broadcasts(RowCache):
+    def append(self, layer, k, v):
+        end = self.len + max(len(k), len(v))
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+
+@ex.wrong("K is written before V was looked at: when V does not fit, half of a row is already in the cache. "
+          "Check everything first, write then.")
+class WritesThenChecks(RowCache):
+    def append(self, layer, k, v):
+        end = self.len + k.shape[0]
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        if k.ndim != 2 or k.shape[1] != self.k.shape[2]:
+            raise KvCacheShapeMismatch("k")
+        self.k[layer, self.len:end] = k
+        if v.shape != k.shape:
+            raise KvCacheShapeMismatch("v")
+        self.v[layer, self.len:end] = v
+
+
+def some_rows(t, m, dim):
+    """Random rows that float16 has to round, K and V different."""
+    return t.rng.standard_normal((m, dim)).astype(np.float32), t.rng.standard_normal((m, dim)).astype(np.float32)
+
+
+def write(t, cache, layers, k, v):
+    """One step: append to every layer, then advance; told as code."""
+    for layer in range(layers):
+        t.call(cache.append, layer, k + layer, v - layer, shown=f"cache.append({layer}, k, v)      # {len(k)} row(s)")
+    t.call(cache.advance, len(k), shown=f"cache.advance({len(k)})")
+
+
+def expect_rows(t, cache, layer, k, v):
+    """`read(layer)` gives the rows k and v, rounded to float16."""
+    got = t.call(cache.read, layer, shown=f"cache.read({layer})")
+    t.holds(isinstance(got, tuple) and len(got) == 2 and all(isinstance(a, np.ndarray) for a in got),
+            f"read({layer}) is {got!r}, expected a pair of arrays")
+    for name, rows, want in (("k", got[0], k), ("v", got[1], v)):
+        t.equal(rows, want.astype(np.float16).astype(np.float32), name)
+        t.holds(rows.dtype == np.float32, f"{name} is of {rows.dtype}, expected float32")
+
+
+@ex.check("rows come back at their positions, rounded to float16")
+def reads_back(RowCache, t):
+    for m in (1, 2, 3):
+        k, v = some_rows(t, m, 3)
+        t.case(f"cache = RowCache(layers=1, capacity={m + 1}, dim=3)")
+        cache = t.call(RowCache, 1, m + 1, 3, shown=f"# k, v: {m} random rows")
+        write(t, cache, 1, k, v)
+        expect_rows(t, cache, 0, k, v)
+
+
+@ex.check("all layers of a step stand at the same positions; only advance moves len")
+def layers_together(RowCache, t):
+    k, v = some_rows(t, 2, 2)
+    t.case("cache = RowCache(layers=2, capacity=8, dim=2)")
+    cache = RowCache(2, 8, 2)
+    t.call(cache.append, 0, k, v, shown="cache.append(0, k, v)      # 2 rows")
+    t.equal(cache.len, 0, "cache.len before advance")
+    t.call(cache.append, 1, v, k, shown="cache.append(1, v, k)      # 2 rows")
+    t.call(cache.advance, 2, shown="cache.advance(2)")
+    t.equal(cache.len, 2, "cache.len")
+    expect_rows(t, cache, 0, k, v)
+    expect_rows(t, cache, 1, v, k)
+
+
+@ex.check("rewind and append again = a cache that never held the other rows, bit for bit")
+def rewinds(RowCache, t):
+    for first, keep, again in ((1, 0, 1), (2, 1, 1), (3, 1, 2), (5, 2, 3), (6, 6, 2)):
+        (k, v), (k2, v2) = some_rows(t, first, 4), some_rows(t, again, 4)
+        t.case("cache = RowCache(layers=2, capacity=8, dim=4)")
+        cache = RowCache(2, 8, 4)
+        write(t, cache, 2, k, v)
+        t.call(cache.truncate, keep, shown=f"cache.truncate({keep})")
+        t.equal(cache.len, min(first, keep), "cache.len")
+        write(t, cache, 2, k2, v2)
+        expect_rows(t, cache, 1, np.concatenate([k[:keep], k2]) + 1, np.concatenate([v[:keep], v2]) - 1)
+    t.case("cache = RowCache(layers=1, capacity=4, dim=2)")
+    cache = RowCache(1, 4, 2)
+    t.call(cache.truncate, 3, shown="cache.truncate(3)")
+    t.equal(cache.len, 0, "cache.len")
+    t.raises("ValueError", cache.truncate, -1, shown="cache.truncate(-1)")
+
+
+@ex.check("the last position can be used; one more is KvCacheOverflow, and nothing is written")
+def overflows(RowCache, t):
+    for held, m in ((0, 3), (2, 1), (1, 2)):
+        k, v = some_rows(t, 3, 2)
+        t.case("cache = RowCache(layers=1, capacity=3, dim=2)")
+        cache = RowCache(1, 3, 2)
+        write(t, cache, 1, k[:held], v[:held])
+        write(t, cache, 1, k[held:held + m], v[held:held + m])
+        expect_rows(t, cache, 0, k, v)
+        before = cache.k.copy(), cache.v.copy()
+        t.raises("KvCacheOverflow", cache.append, 0, k[:1], v[:1], shown="cache.append(0, k, v)      # 1 row more")
+        t.raises("KvCacheOverflow", cache.advance, 1, shown="cache.advance(1)")
+        t.equal(cache.len, 3, "cache.len after the errors")
+        t.equal(cache.k, before[0], "cache.k after the errors")
+        t.equal(cache.v, before[1], "cache.v after the errors")
+
+
+@ex.check("k and v must both be [m, dim]; else KvCacheShapeMismatch, and nothing is written")
+def shapes(RowCache, t):
+    for k_shape, v_shape in (((1, 1), (1, 1)), ((1, 3), (1, 2)), ((1, 2), (1, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)),
+                             ((3,), (3,))):
+        t.case("cache = RowCache(layers=1, capacity=4, dim=3)")
+        cache = RowCache(1, 4, 3)
+        k, v = np.ones(k_shape, np.float32), np.ones(v_shape, np.float32)
+        t.raises("KvCacheShapeMismatch", cache.append, 0, k, v,
+                 shown=f"cache.append(0, k, v)      # k {k_shape}, v {v_shape}")
+        t.holds(not cache.k.any() and not cache.v.any(), "rows were written although the call raised")

@@ -27,6 +27,8 @@ def every_figure() -> dict[str, Figure]:
                                  marks={"roof": 5}),
         "flat curve": figures.curves([0, 1], {"zero": [0, 0]}),
         "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
+        "loop": figures.loop_states([("good", [3, 1, 4], [3, 1]), ("late", ["a", "b"], []), ("early", [" a"], [" a", "b"]),
+                                     ("empty", [], []), ("other", [1, 2, 3], [1, 9])]),
         "bars": figures.bars({"a": 1, "b": 0}, "tok/s", "Speed", ("roof", 2.0)),
     }
 
@@ -58,6 +60,12 @@ def test_words_say_what_the_picture_says() -> None:
     assert "after truncate(3), 3 count and 3 are left over" in shown["cache"].alt
     assert "step 1: 1 of 2 drafts accepted, then correction c" in shown["timeline"].alt
     assert "then bonus f" in shown["timeline"].alt
+    loop = shown["loop"].alt
+    assert "good: 3 tokens in the history, 2 rows in the cache, the promise holds" in loop
+    assert "late: 2 tokens in the history, 0 rows in the cache, 1 row too few" in loop
+    assert "early: 1 tokens in the history, 2 rows in the cache, 2 rows too many" in loop
+    assert "empty: 0 tokens in the history, 0 rows in the cache, 1 row too many" in loop
+    assert "other: 3 tokens in the history, 2 rows in the cache, rows of other tokens" in loop
     assert "5 bits a weight" in shown["block"].alt and "bytes 4 to 19" in shown["block"].alt
     assert "\u00b7<the> (50%)" in shown["strip"].alt and "(<0.1%)" in shown["strip"].alt
 
@@ -68,7 +76,7 @@ def test_bad_input_is_refused() -> None:
         lambda: figures.cache_rows(4, 4, rewind_to=3, again=2), lambda: figures.block_bytes([("a", 2)], 2, b"1"),
         lambda: figures.accept_reject([(["a"], 2, "b")]), lambda: figures.curves([1], {"a": [1, 2]}),
         lambda: figures.curves([], {"a": []}), lambda: figures.curves([0, 1], {"a": [1, 2]}, log_x=True),
-        lambda: figures.bars({}), lambda: figures.bars({"a": 0}),
+        lambda: figures.bars({}), lambda: figures.loop_states([]), lambda: figures.bars({"a": 0}),
         lambda: figures.slider(lambda n: figures.cache_rows(n, 9), n=(0, 4, 5)),
     ):
         with pytest.raises(ValueError):

@@ -200,8 +200,8 @@ def test_watch_reacts_to_saves_and_keys(course: Course) -> None:
     new = path.with_suffix(".new")  # an editor that writes another file and renames it
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)
-    assert "Passed! n goes on to ch05.row_cache" in session.wait("[q]uit")
-    assert "ch05.row_cache - " in session.press("n", "[q]uit")
+    assert "Passed! n goes on to ch05.decode_loop" in session.wait("[q]uit")
+    assert "ch05.decode_loop - " in session.press("n", "[q]uit")
     assert "hint 1 of 4" in session.press("h", "[q]uit")
     assert "[x] ch05.truncate" in session.press("l", "[q]uit")
     assert "y = yes" in session.press("r", "y = yes")
