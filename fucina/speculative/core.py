@@ -140,7 +140,7 @@ class SpeculativeDecoder(Decoder):
             committed = super().bootstrap_step(stream, logits)
         finally:
             self.stats.committed += len(stream.history) - len(self._seen)
-        self._tell(stream.history)
+        self._report(stream)
         return committed
 
     def restart(self) -> None:
@@ -155,6 +155,15 @@ class SpeculativeDecoder(Decoder):
         if fresh:
             self._seen.extend(fresh)  # first: whatever the source does with them, it is not told twice
             self.source.observe(fresh)
+
+    def _report(self, stream: DecodeStream) -> None:
+        """Tell the source what a step committed.
+
+        Where a sink ended the turn, its caller may drop the newest token (it completes a stop text): a source that cannot
+        forget is told of it when the next turn shows that it stayed.
+        """
+        held_back = stream.ended and stream.stop_token is None
+        self._tell(stream.history[:-1] if held_back else stream.history)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -218,7 +227,7 @@ class SpeculativeDecoder(Decoder):
             committed, accepted = self._count(stream, before, draft)
         sampled = committed + (stream.stop_token is not None)
         cost = self._judge(draft, sampled, accepted, taken)
-        self._tell(stream.history)
+        self._report(stream)
         if draft and wants_top_k(self.source):
             best = top_ids(rows[:sampled], self.options.topk_feedback)
             tokens = [stream.history[before - 1], *draft]

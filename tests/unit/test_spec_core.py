@@ -273,13 +273,27 @@ def test_another_text_starts_the_source_anew():
     stream, logits = prefilled(model, PROMPT, 100, max_tokens=5)
     decode(decoder, stream, logits)
     first = stream.history
-    assert index.conversation.tokens().tolist() == first
+    assert index.conversation.tokens().tolist() == first[:-1]  # the newest may still be dropped
     # a continuation: only what is new is told
     again = DecodeStream(stream.cache, Sampler(), [*first, 7, 8], max_tokens=3)
     logits = model.forward_rows([(again.cache, [first[-1], 7, 8], "last")])[0]
     decode(decoder, again, logits)
-    assert index.conversation.tokens().tolist() == again.history and again.history[: len(first) + 2] == [*first, 7, 8]
+    assert index.conversation.tokens().tolist() == again.history[:-1] and again.history[: len(first) + 2] == [*first, 7, 8]
     # another text
     stream, logits = prefilled(model, [2, 2], 100, max_tokens=4)
     decode(decoder, stream, logits)
-    assert index.conversation.tokens().tolist() == stream.history
+    assert index.conversation.tokens().tolist() == stream.history[:-1]
+
+
+def test_a_turn_whose_last_token_is_dropped_costs_no_rebuild():
+    """The token that completes a stop text leaves the history: the index has not heard of it."""
+    model = ToyModel()
+    index = SpeculationIndex(model.vocab)
+    decoder = SpeculativeDecoder(model, index, FREE, vocab=model.vocab)
+    stream, logits = prefilled(model, PROMPT, 100, sink=iter_stop(7))
+    decode(decoder, stream, logits)
+    before, kept = index.conversation, stream.history[:-1]
+    again = DecodeStream(stream.cache, Sampler(), [*kept, 9, 9], max_tokens=3)
+    logits = model.forward_rows([(again.cache, [9, 9], "last")])[0]
+    decode(decoder, again, logits)
+    assert index.conversation is before and before.tokens().tolist() == again.history[:-1]
