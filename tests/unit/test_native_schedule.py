@@ -30,53 +30,41 @@ def check_order(schedule: Schedule, values: list[Value]) -> None:
     """
     offsets, _ = place(values)
     where: dict[int, tuple[int, int, int]] = {}  # step, chain, place in the chain
-    chain_of = {}
     for step, chains in enumerate(schedule.steps):
         assert chains, "an empty step"
         for c, chain in enumerate(chains):
             assert chain.step == step
             for place_, record in enumerate(chain.records):
                 where[id(record)] = (step, c, place_)
-                chain_of[id(record)] = chain
     assert len(where) == len(schedule.records)
 
-    def span(value: Value) -> tuple[int, int]:
-        return offsets[id(value)], offsets[id(value)] + value.nbytes
+    def touches(record: Record) -> list[tuple[str, bool, object, int, int]]:
+        """(kind, writes, what, first byte, end) of everything that a record touches."""
+        found: list[tuple[str, bool, object]] = [("local", False, v) for v in record.local]
+        found += [("whole", False, v) for v in record.whole]
+        found += [("local", True, v) for v in record.writes]  # a kernel writes its own unit's part
+        found += [("whole", False, name) for name in record.uses] + [("whole", True, name) for name in record.changes]
+        return [
+            (kind, writes, x, *((0, 0) if isinstance(x, str) else (offsets[id(x)], offsets[id(x)] + x.nbytes)))
+            for kind, writes, x in found
+        ]
 
-    def overlap(a: Value, b: Value) -> bool:
-        (a0, a1), (b0, b1) = span(a), span(b)
-        return a0 < b1 and b0 < a1
-
-    def touches(record: Record):
-        for v in record.local:
-            yield "local", False, v
-        for v in record.whole:
-            yield "whole", False, v
-        for v in record.writes:
-            yield "local", True, v  # a kernel writes its own unit's part
-        for name in record.uses:
-            yield "whole", False, name
-        for name in record.changes:
-            yield "whole", True, name
-
-    for a, b in combinations(schedule.records, 2):  # a comes before b in the forward
-        for kind_a, writes_a, x in touches(a):
-            for kind_b, writes_b, y in touches(b):
+    touched = [(record, touches(record)) for record in schedule.records]
+    for (a, of_a), (b, of_b) in combinations(touched, 2):  # a comes before b in the forward
+        for kind_a, writes_a, x, x0, x1 in of_a:
+            for kind_b, writes_b, y, y0, y1 in of_b:
                 if not (writes_a or writes_b):
                     continue
+                (sa, ca, pa), (sb, cb, pb) = where[id(a)], where[id(b)]
                 if isinstance(x, str) or isinstance(y, str):
                     if x == y:
-                        assert where[id(a)][0] < where[id(b)][0], (a.kernel, b.kernel, x)
-                    continue
-                if not overlap(x, y):
-                    continue
-                (sa, ca, pa), (sb, cb, pb) = where[id(a)], where[id(b)]
-                if x is y:
+                        assert sa < sb, (a.kernel, b.kernel, x)
+                elif x is y:
                     if sa == sb:
                         assert ca == cb and pa < pb and kind_a == kind_b == "local", (a.kernel, b.kernel, x.name)
                     else:
                         assert sa < sb, (a.kernel, b.kernel, x.name)
-                else:
+                elif x0 < y1 and y0 < x1:
                     # one buffer, two values: all of one before all of the other
                     assert sa != sb, (a.kernel, b.kernel, x.name, y.name)
                     one, two = (x, y) if sa < sb else (y, x)
@@ -151,6 +139,17 @@ def test_llama_chains():
         ["gather_rows", "rms_norm", "quantise.q8.rows"],
         ["linear.q4_1"],
     ]
+
+
+def test_blocks_that_span_heads_wait_for_the_whole_row():
+    """256 columns of one block hold eight heads of 32, which different threads may write."""
+    recorder, _ = record_llama(1, 256, 512, 8, 2, "q4_k")
+    chains = [[r.kernel for r in c.records] for step in recorder.schedule.steps for c in step]
+    at = chains.index(["combine.f16.4.32.32"])
+    assert chains[at + 1] == ["quantise.q8k.rows"]
+    recorder, _ = record_llama(1, 512, 512, 8, 2, "q4_k")  # four heads of 64: a block a key head
+    chains = [[r.kernel for r in c.records] for step in recorder.schedule.steps for c in step]
+    assert ["combine.f16.4.64.64", "quantise.q8k.rows"] in chains
 
 
 def test_gemma3_schedule_is_ordered():
@@ -263,7 +262,7 @@ def random_schedules(draw):
     return schedule, values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(random_schedules())
 def test_random_schedules_are_ordered(case):
     schedule, values = case

@@ -22,7 +22,7 @@ from fucina.errors import EngineClosed, ReentrantForward
 from fucina.kernels.record import COLS, HOST, M, NOUT, OUTROWS, ROWS, ROWTAB
 from fucina.ops.native.build import build
 from fucina.ops.native.compiled import compiled
-from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ
+from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ, AT_STEP
 from fucina.ops.native.memory import aligned
 from fucina.ops.native.schedule import Address, Partition, Record, Schedule, Value
 from fucina.ops.native.system import system_calls
@@ -360,8 +360,8 @@ class Restless(Team):
 def test_stragglers_of_earlier_passes(banks):
     """Workers that were held up on their way into a bank while its pass ended and another one began."""
     steps = [(8, 10**5, False), (5, 10**5, False), (1, 0, False), (16, 10**5, False)]
-    passes = int(2000 * LONG)
-    for seed, points in enumerate([(AT_SLOT_READ,), (AT_ENTER,), (AT_ENTERED,), (AT_LEAVE, AT_CLAIMED)]):
+    passes = int(1500 * LONG)
+    for seed, points in enumerate([(AT_SLOT_READ,), (AT_ENTER,), (AT_ENTERED,), (AT_STEP,), (AT_LEAVE, AT_CLAIMED)]):
         delays = Delays(4, seed, sum(1 << p for p in points), one_in=3, pauses=3000)
         program, counters = counting_program(steps)
         team, rows = Restless(program, 4, hook=delays.hook, banks=banks), Rows()

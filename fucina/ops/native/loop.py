@@ -82,7 +82,8 @@ PATIENCE = 3000  # pauses while waiting for a step, before time slices are given
     AT_PUBLISH,
     AT_PUBLISHED,
     AT_WAKE,
-) = range(12)
+    AT_STEP,
+) = range(13)
 
 
 def take_part(ctl, tid, bank, step, end):
@@ -171,6 +172,8 @@ def take_part(ctl, tid, bank, step, end):
         totals = bank + load(ctl + F_TOTALS)
         counters = bank + load(ctl + F_COUNTERS)
         while step < end:
+            if hook != 0:
+                call_kernel(hook, data, AT_STEP, bank, step, tid)
             total = load(totals + step * 8)
             counter = counters + step * COUNTER_BYTES
             # the step after which this thread must move `progress`, if it did the last chunk
