@@ -18,15 +18,18 @@ CHATML = (
 )
 
 
-def write_chat_model(path: Path, template: str | None = CHATML) -> Path:
-    """Write the tiny llama with two control tokens more (ids 256 and 257, `<|im_end|>` the end of a turn)."""
+def write_chat_model(path: Path, template: str | None = CHATML, words: tuple[str, ...] = ()) -> Path:
+    """Write the tiny llama with two control tokens more (ids 256 and 257, `<|im_end|>` the end of a turn).
+
+    `words` (ASCII) are further ordinary tokens, from id 258 on; no merge makes them, so that only a model can say them.
+    """
     source = GgufFile(TINY / "llama.gguf")
     metadata = {key: source.metadata.entry(key) for key in source.metadata}
     vocab = list(source.metadata.strings("tokenizer.ggml.tokens"))
-    metadata["tokenizer.ggml.tokens"] = [*vocab, *(marker.encode() for marker in MARKERS)]
-    metadata["tokenizer.ggml.token_type"] = np.array([1] * len(vocab) + [3] * len(MARKERS), np.int32)
+    metadata["tokenizer.ggml.tokens"] = [*vocab, *(word.encode() for word in (*MARKERS, *words))]
+    metadata["tokenizer.ggml.token_type"] = np.array([1] * len(vocab) + [3] * len(MARKERS) + [1] * len(words), np.int32)
     metadata["tokenizer.ggml.eos_token_id"] = np.uint32(len(vocab) + 1)
-    metadata["llama.vocab_size"] = np.uint32(len(vocab) + len(MARKERS))
+    metadata["llama.vocab_size"] = np.uint32(len(vocab) + len(MARKERS) + len(words))
     if template is not None:
         metadata["tokenizer.chat_template"] = template
     generator = np.random.default_rng(0)
@@ -34,7 +37,7 @@ def write_chat_model(path: Path, template: str | None = CHATML) -> Path:
     for name, info in source.tensors.items():
         values = info.data.view(np.float32).reshape(info.shape)
         if info.shape[0] == len(vocab):
-            more = generator.normal(size=(len(MARKERS), *info.shape[1:])).astype(np.float32) * values.std()
+            more = generator.normal(size=(len(MARKERS) + len(words), *info.shape[1:])).astype(np.float32) * values.std()
             values = np.concatenate([values, more])
         tensors[name] = (values, GgmlType.F32)
     write_gguf(path, metadata, tensors)

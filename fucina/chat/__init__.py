@@ -1,7 +1,20 @@
-"""Conversations: chat templates and formats, and a session that reuses its cache from turn to turn."""
+"""Conversations: chat templates and formats, one conversation, several of them in one pass."""
 
+from .batch import TurnBatch, send_batch, send_batch_tokens_reuse
+from .conversation import Conversation
 from .formats import ChatFormat
-from .session import ChatSession
+from .state import WarmState
 from .template import ChatTemplate
+from .turn import Reply, ReplyStream
 
-__all__ = ["ChatFormat", "ChatSession", "ChatTemplate"]
+__all__ = [
+    "ChatFormat",
+    "ChatTemplate",
+    "Conversation",
+    "Reply",
+    "ReplyStream",
+    "TurnBatch",
+    "WarmState",
+    "send_batch",
+    "send_batch_tokens_reuse",
+]

@@ -1,0 +1,192 @@
+"""Several conversations answered together: every step is one pass with the rows of all of them.
+
+A pass reads the weights once, whatever number of rows it has, so that N replies take much less than N times as long.
+Each row has the bits that it would have alone, so each reply is the one that its conversation would give alone, with
+drafts (`speculation=True`) as without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import (
+    BatchLengthMismatch,
+    DuplicateBatchConversation,
+    DuplicateCache,
+    EmptyBatch,
+    MixedBatchModels,
+    SharedBatchProcessor,
+)
+from ..speculative.batch import BatchDecoder, BatchMember
+from .conversation import Conversation
+from .turn import Reply, Turn, Write, prefill_pass
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+Writers = Sequence[Write | None] | None
+
+
+def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writers: Writers = None) -> list[Reply]:
+    """Send one message to each of several conversations and return their replies.
+
+    Parameters
+    ----------
+    conversations : of one model, each once.
+    users : what is said to each; see `Conversation.send`.
+    writers : called with the pieces of each reply's text as they are decided; None where nobody reads along.
+
+    Raises
+    ------
+    EmptyBatch : there is no conversation.  BatchLengthMismatch : the lists differ in length.
+    MixedBatchModels, DuplicateBatchConversation, DuplicateCache, SharedBatchProcessor : streams that do not go together.
+    Exception : whatever any of the replies fails with.  The batch ends there: every reply stays as far as it got, a message
+        that got no token of an answer is dropped, and every conversation can go on.
+    """
+    writers = _check(conversations, users, writers)
+    batch = TurnBatch(conversations[0].model)
+    try:
+        for c, user, write in zip(conversations, users, writers, strict=True):
+            batch.add(c._send_turn(user, write))
+        while batch.busy:
+            batch.step()
+            for turn in batch.turns:
+                if turn.reply is not None and turn.reply.error is not None:
+                    raise turn.reply.error
+    finally:
+        batch.close()
+    return [turn.settle() for turn in batch.turns]
+
+
+def send_batch_tokens_reuse(
+    conversations: Sequence[Conversation], ids_list: Sequence[Sequence[int]], writers: Writers = None
+) -> list[Reply]:
+    """`Conversation.send_tokens_reuse` for several conversations together; failures stay where they are.
+
+    A stream whose prompt does not fit, whose writer fails (a client that left) or whose sampler refuses ends with
+    finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are otherwise
+    those of `send_batch`; what is raised is an error of the batch, or of the shared pass.
+    """
+    writers = _check(conversations, ids_list, writers)
+    batch = TurnBatch(conversations[0].model)
+    replies: list[Callable[[], Reply]] = []
+    try:
+        for c, ids, write in zip(conversations, ids_list, writers, strict=True):
+            try:
+                replies.append(batch.add(c._reuse_turn(ids, write)).settle)
+            except Exception as error:
+                replies.append(lambda c=c, error=error: _refused(c, error))  # type: ignore[misc]
+        while batch.busy:
+            batch.step()
+    finally:
+        batch.close()
+    return [reply() for reply in replies]
+
+
+class TurnBatch:
+    """Turns that are run together; they may join and leave between steps.
+
+    Attributes
+    ----------
+    turns : list of Turn
+        All that were added, in order.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.turns: list[Turn] = []
+        self._waiting: list[Turn] = []
+        self._decoder = BatchDecoder(model)
+        self._decoding: dict[int, tuple[Turn, BatchMember]] = {}
+
+    def add(self, turn: Turn) -> Turn:
+        """Let a turn take part; its prompt is computed first."""
+        self.turns.append(turn)
+        self._waiting.append(turn)
+        return turn
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._waiting or self._decoding)
+
+    def step(self) -> None:
+        """Run one pass: of prompts that wait, else one step of every reply.
+
+        A turn that ends, or fails by itself, is settled.  An error of the shared pass is raised, and ends every turn that is
+        under way.
+        """
+        self._settle_ended()
+        try:
+            if self._waiting:
+                prefill_pass(self.model, self._waiting)
+                self._start([turn for turn in self._waiting if not turn.waiting])
+            elif self._decoding:
+                self._decoder.step()
+        except Exception as error:
+            self.close(error)
+            raise
+        self._settle_ended()
+
+    def close(self, error: Exception | None = None) -> None:
+        """End whatever is under way."""
+        for turn in self.turns:
+            if turn.reply is None:
+                turn.cancel()
+                turn.settle(error)
+        self._waiting.clear()
+        self._decoding.clear()
+
+    def _start(self, ready: Iterable[Turn]) -> None:
+        """First tokens, from the logits of the prefill; then the turns take part in decode steps."""
+        for turn in ready:
+            self._waiting.remove(turn)
+            try:
+                turn.bootstrap()
+                if turn.live:
+                    member = self._decoder.add(turn.stream, turn.conversation.decoder)
+                    self._decoding[id(turn)] = turn, member
+            except Exception as error:
+                turn.settle(error)
+            if not turn.live:
+                turn.settle()
+
+    def _settle_ended(self) -> None:
+        for turn in [t for t in self._waiting if t.cancelled]:
+            self._waiting.remove(turn)
+            turn.settle()
+        for turn, member in list(self._decoding.values()):
+            if member.error is not None or not turn.live:
+                turn.settle(member.error)
+                self._decoder.remove(member)
+                del self._decoding[id(turn)]
+
+
+def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writers: Writers) -> Sequence[Write | None]:
+    """Return one writer a conversation, or raise what makes a batch impossible."""
+    n = len(conversations)
+    if n == 0:
+        raise EmptyBatch("a batch needs at least one conversation, got none")
+    if isinstance(prompts, str) or len(prompts) != n or (writers is not None and len(writers) != n):
+        got = f"{len(prompts)} prompts" + ("" if writers is None else f", {len(writers)} writers")
+        raise BatchLengthMismatch(f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}")
+    if any(c.model is not conversations[0].model for c in conversations):
+        raise MixedBatchModels("the conversations of a batch share their passes, so that they must belong to one model")
+    if len({id(c) for c in conversations}) < n:
+        raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
+    if len({id(c.cache) for c in conversations}) < n:
+        raise DuplicateCache("two conversations of the batch have one cache; every stream needs its own")
+    processors = [p for c in conversations for p in _members(c.sampler.processor)]
+    if len({id(p) for p in processors}) < len(processors):
+        raise SharedBatchProcessor("two conversations of the batch share a logit processor, which is one stream's state")
+    return [None] * n if writers is None else writers
+
+
+def _members(processor: Any) -> tuple[Any, ...]:
+    return () if processor is None else tuple(getattr(processor, "processors", (processor,)))
+
+
+def _refused(c: Conversation, error: Exception) -> Reply:
+    """The reply of a stream whose prompt was refused."""
+    return Reply("", [], "error", None, 0, c.sampler.options.seed, 0.0, 0.0, error=error)

@@ -1,0 +1,288 @@
+"""A conversation with a model: one cache that grows from turn to turn, and every way to continue it.
+
+Two kinds of prompt.  A built-in `ChatFormat` renders *one turn*, which goes behind what is in the cache.  A model's own
+`ChatTemplate`, and every `…_reuse` method, brings the *whole* conversation: the longest common prefix of its tokens and
+those in the cache is kept, the rest is dropped and computed (facts 8.3).  So whatever a template does to older turns
+costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import defaults
+from ..errors import InvalidOption, NoSuchTurn, UnknownMessages
+from ..generation import make_decoder
+from ..sampling import LogitProcessor, Sampler, SamplerOptions
+from .formats import ChatFormat
+from .messages import Message, check_messages
+from .shield import with_bos
+from .state import ConversationState, WarmState, check_ids
+from .template import ChatTemplate
+from .turn import Reply, ReplyStream, Turn, Write
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where a turn stands: tokens before it, tokens up to its reply, messages before it (None: not made by `send`)."""
+
+    start: int
+    prompt_end: int
+    messages: int | None
+
+
+class Conversation(ConversationState):
+    """A conversation of several turns.
+
+    Parameters
+    ----------
+    model : Model
+    system : str, optional
+        A system message that opens the conversation.
+    template : ChatFormat, its name, or ChatTemplate, optional
+        How `send` makes a prompt; default: the model's own template.  A format costs less a turn.
+    capacity : int, optional
+        Positions of the cache: the whole conversation must fit.  Default: the model's context.
+    max_tokens : int
+        Most tokens of one reply.
+    think_off : bool
+        Prime replies with an empty reasoning block (a format), or tell the template `enable_thinking=False`.
+    stop : str or sequence of str
+        Texts that end a reply; none of such a text is given out, and nothing before it is lost.
+    extra_stop_ids : sequence of int
+        Tokens that end a reply, besides the format's stop marker and the tokenizer's own.
+    processor : LogitProcessor, optional
+        Reset at the start of every turn.
+    speculation : bool, draft source or decoder
+        See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
+    references : sequence
+        With speculation=True: documents that replies may quote.
+    sampling
+        Fields of `SamplerOptions`.  The draws go on from turn to turn.
+
+    Attributes
+    ----------
+    messages : list of dict
+        What `send` has seen and said, the system message included.
+    history : list of int
+        Tokens of the conversation, all of them or all but the newest in the cache.
+    cache : KvCache
+    prefix_rows : int
+        Rows of the cache in front of the first token; see `note_prefix_rows`.
+    sampler : Sampler
+    reused_prefix, fired_stop : int; int or None
+        Of the latest reply: prompt tokens that were in the cache already; which of the stop texts ended it.
+
+    Raises
+    ------
+    ChatTemplateError : the system message is no text, or the template refuses it.
+    InvalidOption, InvalidSamplerOption, TokenOutOfRange, KvCacheOverflow : an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        system: str | None = None,
+        *,
+        template: ChatFormat | ChatTemplate | str | None = None,
+        capacity: int | None = None,
+        max_tokens: int = defaults.REPLY_TOKENS,
+        think_off: bool = False,
+        stop: str | Sequence[str] = (),
+        extra_stop_ids: Sequence[int] = (),
+        processor: LogitProcessor | None = None,
+        speculation: Any = False,
+        references: Sequence[str | Sequence[int]] = (),
+        _warm: WarmState | None = None,
+        **sampling: Any,
+    ):
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
+            raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(s, str) for s in stops):
+            raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+        sampler = Sampler(SamplerOptions.of(sampling), processor)
+        self._opening: list[Message] = [] if system is None else check_messages([{"role": "system", "content": system}])
+        self.system: str | None = self._opening[0]["content"] if self._opening else None
+        self.think_off = bool(think_off)
+        self._template = self._choose_template(model, template)
+        stop_ids = self._find_stop_ids(model, extra_stop_ids)
+        decoder = make_decoder(model, speculation, references)
+        warm = WarmState(model.new_cache(capacity), ()) if _warm is None else _warm
+        super().__init__(model, sampler, decoder, stops, stop_ids, int(max_tokens), warm)
+        self.messages: list[Message] = list(self._opening)
+        self._marks: list[_Mark] = []
+        self._told = not self.history  # `messages` is the whole conversation
+
+    def _choose_template(self, model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
+        if isinstance(template, str):
+            names = [f.value for f in ChatFormat]
+            if template not in names:
+                raise InvalidOption(f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}")
+            return ChatFormat(template)
+        if template is None and model.chat_template is not None:
+            template = ChatTemplate.of(model)
+        if isinstance(template, ChatTemplate) and self._opening:
+            template.render(self._opening)  # a system message that it refuses should fail here
+        return template
+
+    def _find_stop_ids(self, model: Model, extra: Sequence[int]) -> frozenset[int]:
+        tokenizer = model.tokenizer
+        form = self._template if isinstance(self._template, ChatFormat) else ChatFormat.detect(model.chat_template)
+        marker = None if form is None else tokenizer.token_id(form.stop_marker)
+        own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
+        return frozenset(own) | frozenset(check_ids(model, extra))
+
+    @classmethod
+    def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
+        """Return a conversation that goes on from a cache: what another one's `take_cache` gave, or a copy of its rows.
+
+        Options are those of the constructor; the capacity is the cache's.  Rows behind the tokens are dropped.
+
+        Raises
+        ------
+        InvalidPrefix : the cache holds fewer rows than the prefix.  KvCacheShapeMismatch : it is of another model.
+        """
+        return cls(model, system, _warm=warm, **options)
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    def send(self, user: str | Sequence[Any], stream: bool = False) -> Reply | ReplyStream:
+        """Say something and return the reply.
+
+        Parameters
+        ----------
+        user : text, or a list of text parts as in messages of chat APIs.
+        stream : return a `ReplyStream` of text pieces instead of waiting for the end.
+
+        Raises
+        ------
+        ContextFull : the conversation with this message does not fit; nothing has changed.
+        ChatTemplateError : there is no template, it refuses the message, or the message is no text; nothing has changed.
+        UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
+        """
+        return self._answer(self._send_turn(user), stream)
+
+    def send_rendered(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
+        """Continue with text that is rendered already: special tokens in it are parsed, so it must not hold a user's raw text.
+
+        Raises
+        ------
+        EmptyMessages : it has no token.  ContextFull : it does not fit.  InvalidText : it holds half a surrogate pair.
+        """
+        self._end_turn()
+        ids = self.model.tokenizer.encode(rendered)
+        return self._answer(self._append(ids if self.history else with_bos(self.model.tokenizer, ids)), stream)
+
+    def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
+        """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
+
+        The last token is always computed, since logits are not kept.  `reused_prefix` tells how many were not.
+
+        Raises
+        ------
+        EmptyMessages : there is no token.  ContextFull : they do not fit.  TokenOutOfRange : an id of another vocabulary.
+        """
+        return self._answer(self._reuse_turn(ids), stream)
+
+    def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
+        """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
+        return self.send_tokens_reuse(with_bos(self.model.tokenizer, self.model.tokenizer.encode(rendered)), stream)
+
+    def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
+        """Replace the latest reply by another one to the same prompt (the same one, if greedy); its prompt is not computed again.
+
+        Raises
+        ------
+        NoSuchTurn : nothing has been said yet.
+        """
+        self._end_turn()
+        if not self._marks:
+            raise NoSuchTurn("there is no reply to make again: nothing has been said in this conversation")
+        mark = self._marks[-1]
+        user = None if mark.messages is None else self.messages[mark.messages]
+        if isinstance(self._template, ChatTemplate) and user is not None:
+            ids = self._encode(self._template, [*self.messages[: mark.messages], user])
+        else:
+            ids = self.history[: mark.prompt_end]
+        turn = self._reuse(ids, user, restore=mark.start)
+        self._drop(mark)
+        return self._answer(turn, stream)
+
+    def undo(self, turns: int = 1) -> None:
+        """Take back the latest turns, message and reply.
+
+        Raises
+        ------
+        NoSuchTurn : there are not so many.
+        """
+        self._end_turn()
+        if not 0 <= turns <= len(self._marks):
+            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._marks)}")
+        for _ in range(turns):
+            mark = self._marks[-1]
+            self._drop(mark)
+            self._rewind(mark.start)
+        if not self.history:
+            self.messages, self._told = list(self._opening), True
+
+    def reset(self) -> None:
+        """Forget everything but the system message and a preloaded prefix; the draws go on."""
+        self._end_turn()
+        self._rewind(0)
+        self._marks.clear()
+        self.messages, self._told = list(self._opening), True
+
+    # --- inside: turns are made here, for this class and for batches --------------------------------------------------
+
+    def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
+        self._end_turn()
+        if self._template is None:
+            self._template = ChatTemplate.of(self.model)  # says that there is none
+        message = check_messages([{"role": "user", "content": user}])[0]
+        if isinstance(self._template, ChatFormat):
+            ids = self._template.encode_turn(
+                self.model.tokenizer, message["content"], self.system, not self.history, self.think_off
+            )
+            return self._append(ids, message, write)
+        if not self._told:
+            raise UnknownMessages(
+                "the model's template renders whole conversations, and not all messages of this one are known; "
+                "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
+            )
+        return self._reuse(self._encode(self._template, [*self.messages, message]), message, write=write)
+
+    def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
+        variables = {"enable_thinking": False} if self.think_off else {}
+        return template.encode(self.model.tokenizer, messages, **variables)
+
+    def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
+        self._end_turn()
+        turn = self._reuse(check_ids(self.model, ids), write=write)
+        self._marks.clear()
+        self.messages, self._told = [], False
+        return turn
+
+    def _settled(self, turn: Turn, reply: Reply) -> None:
+        """A turn has ended: enter it, unless it left nothing."""
+        super()._settled(turn, reply)
+        if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
+            return
+        known = None if turn.note is None else len(self.messages)
+        self._marks.append(_Mark(min(turn.keep, turn.restore), turn.prompt_end, known))
+        if known is None:
+            self._told = False
+        else:
+            self.messages += [turn.note, {"role": "assistant", "content": reply.text}]
+
+    def _drop(self, mark: _Mark) -> None:
+        self._marks.remove(mark)
+        if mark.messages is not None:
+            del self.messages[mark.messages :]

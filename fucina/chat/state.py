@@ -1,0 +1,202 @@
+"""The tokens of a conversation and the cache that holds their rows: what is true of every way to lead one.
+
+Between turns the cache holds the rows of all tokens of `history`, or of all but the newest: a reply that was cut off has
+a last token whose row nobody has needed yet.  The next turn computes it with its prompt.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ContextFull, ConversationClosed, EmptyMessages, InvalidPrefix, KvCacheShapeMismatch, TokenOutOfRange
+from .turn import Reply, ReplyStream, Turn, Write
+
+if TYPE_CHECKING:
+    from ..cache import KvCache
+    from ..decoding import Decoder
+    from ..model import Model
+    from ..sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class WarmState:
+    """A cache and the tokens whose rows it holds, behind `prefix_rows` rows that belong to no token."""
+
+    cache: KvCache
+    tokens: Sequence[int]
+    prefix_rows: int = 0
+
+
+class ConversationState:
+    """Base of `Conversation`: cache, history, and turns on tokens.
+
+    Attributes
+    ----------
+    model, sampler, decoder : what makes the replies.
+    stop, stop_ids, max_tokens : what ends them.
+    history : list of int
+        Tokens of the conversation; see above.
+    prefix_rows : int
+        Rows of the cache in front of the first token; see `note_prefix_rows`.
+    reused_prefix, fired_stop : int; int or None
+        Of the latest reply: prompt tokens that were in the cache already; which of the stop texts ended it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sampler: Sampler,
+        decoder: Decoder,
+        stop: tuple[str, ...],
+        stop_ids: frozenset[int],
+        max_tokens: int,
+        warm: WarmState,
+    ):
+        self.model, self.sampler, self.decoder = model, sampler, decoder
+        self.stop, self.stop_ids, self.max_tokens = stop, stop_ids, max_tokens
+        self.reused_prefix = 0
+        self.fired_stop: int | None = None
+        self._turn: Turn | None = None
+        cache = warm.cache
+        if cache.fingerprint != model.fingerprint:
+            raise KvCacheShapeMismatch("the cache belongs to another model; use this model's new_cache()")
+        if not 0 <= warm.prefix_rows <= cache.len:
+            raise InvalidPrefix(f"a prefix of {warm.prefix_rows} rows was declared, the cache holds {cache.len}")
+        self.prefix_rows = int(warm.prefix_rows)
+        self.history = check_ids(model, warm.tokens)[: cache.len - self.prefix_rows]
+        cache.truncate(self.prefix_rows + len(self.history))
+        self._cache: KvCache | None = cache
+
+    # --- the cache ----------------------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> KvCache:
+        """The cache; ConversationClosed once it was taken away."""
+        if self._cache is None:
+            raise ConversationClosed("the cache of this conversation was taken away; start another one with init_warm()")
+        return self._cache
+
+    @property
+    def used(self) -> int:
+        """Positions of the cache in use."""
+        return self.cache.len
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the conversation may have."""
+        return min(self.cache.capacity, self.model.context)
+
+    def take_cache(self) -> WarmState:
+        """End the conversation and give its cache away, with the tokens whose rows it holds.
+
+        Raises
+        ------
+        ConversationClosed : it was taken already.
+        """
+        self._end_turn()
+        cache = self.cache
+        tokens = self.history[: cache.len - self.prefix_rows]
+        self._cache = None
+        return WarmState(cache, tokens, self.prefix_rows)
+
+    def note_prefix_rows(self, rows: int) -> None:
+        """Declare the rows that the cache holds a preloaded prefix: they belong to no token and are never dropped.
+
+        Once, before the first turn, after the rows have been written into `cache`.
+
+        Raises
+        ------
+        InvalidPrefix : the conversation has begun, or the cache does not hold exactly `rows` rows.
+        """
+        self._end_turn()
+        if self.history or self.cache.len != rows:
+            raise InvalidPrefix(
+                f"{rows!r} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
+                f"{len(self.history)} tokens: expected as many rows, and no token"
+            )
+        self.prefix_rows = int(rows)
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the reply that is being made at its next token, from any thread; without one, do nothing.
+
+        What was said by then stays.  A message that got no token of an answer is dropped.
+        """
+        turn = self._turn
+        if turn is not None:
+            turn.cancel()
+
+    def _append(self, ids: list[int], note: Any = None, write: Write | None = None) -> Turn:
+        """Begin a turn whose prompt goes behind the history."""
+        self._check_room(len(self.history) + len(ids), bool(ids))
+        kept = len(self.history)
+        self._turn = Turn(self, kept, ids, kept, note, write)
+        return self._turn
+
+    def _reuse(self, ids: list[int], note: Any = None, write: Write | None = None, restore: int | None = None) -> Turn:
+        """Begin a turn whose prompt is the whole conversation; what the cache shares with it stays."""
+        self._check_room(len(ids), bool(ids))
+        kept = common_prefix(self.history[: self.cache.len - self.prefix_rows], ids[:-1])  # the last row's logits are wanted
+        self._turn = Turn(self, kept, ids[kept:], kept if restore is None else min(kept, restore), note, write)
+        return self._turn
+
+    def _check_room(self, tokens: int, any_new: bool) -> None:
+        if not any_new:
+            raise EmptyMessages("there is nothing to answer: the prompt has no token")
+        if self.prefix_rows + tokens > self.capacity:
+            behind = f" behind {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
+            raise ContextFull(
+                f"the conversation has {tokens} tokens with this message{behind}, the context holds {self.capacity}; start a new one"
+            )
+
+    def _answer(self, turn: Turn, stream: bool) -> Reply | ReplyStream:
+        out = ReplyStream(turn)
+        if stream:
+            return out
+        for _ in out:
+            pass
+        return out.result
+
+    def _end_turn(self) -> None:
+        """End the reply that is being made, if its reader has left it; ConversationClosed if there is no cache."""
+        if self._cache is not None and self._turn is not None:
+            self._turn.cancel()
+            self._turn.settle()
+        _ = self.cache
+
+    def _settled(self, turn: Turn, reply: Reply) -> None:
+        """A turn has ended."""
+        self._turn = None
+        self.reused_prefix, self.fired_stop = reply.reused_prefix, reply.stop_index
+
+    def _rewind(self, tokens: int) -> None:
+        del self.history[tokens:]
+        self.cache.truncate(self.prefix_rows + tokens)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many leading items of two lists are equal."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def check_ids(model: Model, ids: Iterable[int]) -> list[int]:
+    """Return token ids as integers; raises TokenOutOfRange for one that is none of the model's vocabulary."""
+    vocab, checked = model.config.vocab_size, []
+    for token in ids:
+        try:
+            number = -1 if isinstance(token, (bool, np.bool_)) else operator.index(token)
+        except TypeError:
+            number = -1
+        if not 0 <= number < vocab:
+            raise TokenOutOfRange(f"token id {token!r} is outside the vocabulary of {vocab}")
+        checked.append(number)
+    return checked
