@@ -210,7 +210,7 @@ def make_decoder(
     from .speculative import DraftSource, SpeculationIndex, SpeculativeDecoder
 
     if speculative is not True:
-        if not isinstance(speculative, DraftSource):
+        if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
             raise InvalidOption(f"speculative must be True, False, a draft source or a decoder, got {speculative!r}")
         return SpeculativeDecoder(model, speculative)
     index = SpeculationIndex(model.config.vocab_size)

@@ -6,11 +6,13 @@ import argparse
 import json
 import secrets
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidText
+from ..errors import InvalidOption, InvalidText
 
 if TYPE_CHECKING:
+    from ..decoding import Decoder
     from ..generation import Generation
     from ..model import Model
 
@@ -52,6 +54,54 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repeat-last-n", type=int, metavar="N", help="how many tokens the penalties look at (64)")
     group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+
+
+def add_spec_options(parser: argparse.ArgumentParser) -> None:
+    """Add speculation: the same tokens in less time, where text repeats itself."""
+    group = parser.add_argument_group("speculation: the same tokens, in less time where text repeats itself")
+    group.add_argument("--spec", action="store_true", help="draft tokens from the text so far, verify several in one pass")
+    group.add_argument(
+        "--spec-ref", action="append", default=[], metavar="FILE", help="a text that may be quoted, to draft from too; may be repeated"
+    )
+    group.add_argument("--spec-stats", action="store_true", help="print on stderr what became of the drafts")
+
+
+def spec_options(args: argparse.Namespace) -> tuple[bool, list[str]]:
+    """Return whether to speculate, and the texts of the references.
+
+    Raises
+    ------
+    InvalidOption
+        A reference cannot be read or is not UTF-8, or an option makes no sense without --spec.
+    """
+    for option, given in (("--spec-ref", args.spec_ref), ("--spec-stats", args.spec_stats)):
+        if given and not args.spec:
+            raise InvalidOption(f"{option} needs --spec")
+    texts = []
+    for name in args.spec_ref:
+        try:
+            texts.append(Path(name).read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise InvalidOption(f"--spec-ref {name}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise InvalidOption(f"--spec-ref {name}: not UTF-8, byte 0x{error.object[error.start]:02X} at {error.start}") from None
+    return args.spec, texts
+
+
+def spec_report(decoder: Decoder) -> list[str]:
+    """Return lines about a decoder's drafts, for people."""
+    parts = (getattr(decoder, "stats", None), getattr(decoder, "source", None))
+    return [part.summary() for part in parts if part is not None]
+
+
+def describe_spec(decoder: Decoder) -> dict[str, Any]:
+    """Return the same for a script; nothing if the decoder does not speculate."""
+    stats = getattr(decoder, "stats", None)
+    if stats is None:
+        return {}
+    counts = decoder.source.counts() if hasattr(decoder.source, "counts") else {}  # type: ignore[attr-defined]
+    sources = {name: {"accepted": a, "drafted": d, "muted": muted} for name, (a, d, muted) in counts.items()}
+    return {"speculation": {**stats.as_dict(), "sources": sources}}
 
 
 def load_model(args: argparse.Namespace) -> Model:

@@ -16,17 +16,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="at most this many new tokens (64)")
     parser.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends a text")
     parser.add_argument("--stats", action="store_true", help="print counts and speed on stderr at the end")
+    common.add_spec_options(parser)
     common.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Stream the continuation to stdout, or print it as JSON."""
     options = common.sampling_options(args)
+    speculative, references = common.spec_options(args)
     prompt = common.read_text(args.prompt, "prompt")
     model = common.load_model(args)
     try:
         stream = model.generate(
-            prompt, max_tokens=args.max_tokens, stop=args.stop, stream=True, ignore_eos=args.ignore_eos, **options
+            prompt,
+            max_tokens=args.max_tokens,
+            stop=args.stop,
+            stream=True,
+            ignore_eos=args.ignore_eos,
+            speculative=speculative,
+            references=references,
+            **options,
         )
         interrupted = False
         try:
@@ -40,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         model.close()
     if args.json:
         finish = "interrupted" if interrupted else None
-        common.print_json({"model": str(model.path), "prompt": prompt, **common.describe(result, finish)})
+        told = {**common.describe(result, finish), **common.describe_spec(stream.decoder)}
+        common.print_json({"model": str(model.path), "prompt": prompt, **told})
     else:
         common.show("\n")
     if args.stats:
@@ -49,4 +59,6 @@ def run(args: argparse.Namespace) -> int:
             f"{len(result.tokens)} new tokens at {result.decode_rate:.1f} tokens/s, finish: {result.finish_reason}",
             file=sys.stderr,
         )
+    if args.spec_stats:
+        print(*common.spec_report(stream.decoder), sep="\n", file=sys.stderr)
     return 130 if interrupted else 0

@@ -187,7 +187,7 @@ class SpeculationIndex:
             return best, []
         budget = min(limit, options.beta * (1 + length))
         if reference is None:
-            return best, conversation.draft(budget)
+            return best, conversation.draft(budget, overlap=True)
         return best, reference.index.draft_from(reference.cursor, budget)
 
     def truncate_pending(self, n: int) -> None:

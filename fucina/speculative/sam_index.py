@@ -139,10 +139,20 @@ class SamIndex:
         """Length of the longest suffix of the stream that has also occurred ending earlier."""
         return 0 if self.degraded else int(self._counts[suffix.MATCH_LEN])
 
-    def draft(self, limit: int | None = None) -> list[int]:
-        """What followed the match's most recent earlier occurrence: at most `limit` tokens, none for a short match."""
-        place = Cursor(int(self._counts[suffix.MATCH_STATE]), self.match_len())
-        return self._continue(place, limit)
+    def draft(self, limit: int | None = None, overlap: bool = False) -> list[int]:
+        """What followed the match's most recent earlier occurrence: at most `limit` tokens, none for a short match.
+
+        Parameters
+        ----------
+        limit : default: `max_draft`.
+        overlap : go on behind the end of the stream where its end has repeated itself at least once: "a b a b" goes on with
+            "a b a b …".  Without, a text that repeats one token drafts a single one.
+        """
+        limit = self.max_draft if limit is None else limit
+        found = self._continue(Cursor(int(self._counts[suffix.MATCH_STATE]), self.match_len()), limit)
+        if overlap and 0 < len(found) < limit and self.match_len() >= len(found):
+            found = (found * -(-limit // len(found)))[:limit]  # fewer than asked: they reach the end of the stream
+        return found
 
     def advance(self, cursor: Cursor, tokens: Sequence[int] | np.ndarray) -> None:
         """Show a cursor the next tokens of its stream; the index does not change.

@@ -138,6 +138,23 @@ def test_limits_of_a_draft():
     assert sam.draft(100) == [4, 5, 6, 7, 1, 2, 3]  # to the end of the stream, not further
 
 
+@pytest.mark.parametrize(
+    ("stream", "draft"),
+    [
+        ([7, 7, 7], [7] * 9),
+        ([1, 2, 1, 2, 1, 2], [1, 2] * 4 + [1]),
+        ([9, 1, 2, 3, 1, 2, 3], [1, 2, 3] * 3),
+        ([5, 6, 7, 5, 6], [7, 5, 6]),  # it has not come round yet
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2], [3, 4, 5, 6, 7, 8, 9, 10, 1]),
+    ],
+)
+def test_a_stream_that_repeats_itself_goes_on(stream, draft):
+    sam = SamIndex()
+    sam.append(stream)
+    assert sam.draft(9, overlap=True) == draft
+    assert sam.draft(9) == draft[: len(sam.draft(9))] and sam.draft(1, overlap=True) == draft[:1]
+
+
 def test_as_a_source():
     sam = SamIndex(max_draft=3)
     sam.observe([1, 2, 3, 4, 5, 1, 2])
