@@ -12,6 +12,7 @@ from fucina.kernels import record as R
 from fucina.kernels.formats import FORMATS, NAMES
 from fucina.kernels.lang import F8, F32, I8, I16, I32, Emitter, Value, kernel, vec
 
+AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
@@ -251,14 +252,16 @@ def linear(k: Emitter, fmt: str) -> None:
     tile, sizes = (float_tile, k.isa.float_tiles) if f.activations == "f32" else (quantised_tile, k.isa.tiles)
     rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
     group_bytes = (cols // f.cols) * f.packed
+    end = k.min(k.u1 * unit, (n + 7) >> 3)
 
-    with k.range(k.u0 * unit, k.min(k.u1 * unit, (n + 7) >> 3)) as g:
-        valid = k.min(n - g * 8, 8)
-        r = k.var(0)
+    with k.range(k.u0 * unit, end, AT_ONCE) as first:
+        r, last = k.var(0), k.min(first + AT_ONCE, end)
         for size in sizes:
             with k.loop(lambda: r.get() + size <= rows):
-                for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, x, d, s, r.get())):
-                    store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
+                with k.range(first, last) as g:
+                    valid = k.min(n - g * 8, 8)
+                    for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, x, d, s, r.get())):
+                        store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
                 r.set(r.get() + size)
 
 
