@@ -13,7 +13,18 @@ from numba import njit
 from fucina.errors import InvalidLogits, InvalidOption
 from fucina.kernels.compile import cached_here
 
-BLOCK = 64  # logits that are compared as one with the worst of the best
+BLOCK = 128  # logits that are compared together with the worst of the best
+
+
+@njit
+def _any_above(block, bound):
+    """Whether one of BLOCK logits is above the bound; the loop is written so that it becomes vector code."""
+    hit = np.int32(0)
+    for j in range(0, BLOCK, 8):
+        low = (block[j] > bound) | (block[j + 1] > bound) | (block[j + 2] > bound) | (block[j + 3] > bound)
+        high = (block[j + 4] > bound) | (block[j + 5] > bound) | (block[j + 6] > bound) | (block[j + 7] > bound)
+        hit |= np.int32(low | high)
+    return hit != 0
 
 
 def highest(rows, ids, values):
@@ -21,18 +32,14 @@ def highest(rows, ids, values):
     m, n = rows.shape
     k = ids.shape[1]
     for r in range(m):
+        row = rows[r]
         found = 0
         for start in range(0, n, BLOCK):
             stop = min(start + BLOCK, n)
-            if found == k:
-                bound = values[k - 1]
-                best = rows[r, start]
-                for i in range(start + 1, stop):
-                    best = rows[r, i] if rows[r, i] > best else best
-                if best <= bound:
-                    continue
+            if found == k and stop - start == BLOCK and not _any_above(row[start:stop], values[k - 1]):
+                continue
             for i in range(start, stop):
-                x = rows[r, i]
+                x = row[i]
                 if found == k and not x > values[k - 1]:
                     continue
                 at = found if found < k else k - 1
