@@ -220,8 +220,9 @@ def test_importing_the_solution(desk: Desk) -> None:
         f"import importlib\ntry:\n    importlib.import_module('solutions.{module}')\nexcept ImportError:\n    pass\n"
         + desk.exercise.solution,
     ]
+    others = "".join(f"\n\n{d.text}" for d in desk.exercise.definitions if d.name != target)
     for way in ways:
-        grade = desk.grade(desk.with_part(way))
+        grade = desk.grade(desk.with_part(way + others))
         assert "solutions" in rejected(grade)
         assert grade.score == 0
     assert desk.grade(desk.chapter.solved()).passed  # and nothing of it stays behind
