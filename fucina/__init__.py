@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import gguf
     from .cache import KvCache
+    from .chat import ChatFormat, ChatTemplate, Conversation, Reply, WarmState, send_batch, send_batch_tokens_reuse
     from .errors import FucinaError
     from .generation import Generation, GenerationStream
     from .model import Model, load
@@ -24,14 +25,21 @@ if TYPE_CHECKING:
 
 # Names are imported when first used: `fucina --help` and error paths should not wait for numba.
 _WHERE = {
+    "ChatFormat": ".chat",
+    "ChatTemplate": ".chat",
+    "Conversation": ".chat",
     "FucinaError": ".errors",
     "Generation": ".generation",
     "GenerationStream": ".generation",
     "KvCache": ".cache",
     "Model": ".model",
+    "Reply": ".chat",
     "Sampler": ".sampling",
     "SamplerOptions": ".sampling",
+    "WarmState": ".chat",
     "load": ".model",
+    "send_batch": ".chat",
+    "send_batch_tokens_reuse": ".chat",
 }
 _MODULES = ("cache", "chat", "errors", "gguf", "hub", "kernels", "models", "ops", "sampling", "tokenizers")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,14 +72,10 @@ class Conversation(ConversationState):
     ----------
     messages : list of dict
         What `send` has seen and said, the system message included.
-    history : list of int
-        Tokens of the conversation, all of them or all but the newest in the cache.
-    cache : KvCache
-    prefix_rows : int
-        Rows of the cache in front of the first token; see `note_prefix_rows`.
-    sampler : Sampler
-    reused_prefix, fired_stop : int; int or None
-        Of the latest reply: prompt tokens that were in the cache already; which of the stop texts ended it.
+    system : str or None
+        The system message; `reset` may change it.
+
+    Further attributes are those of `ConversationState`.
 
     Raises
     ------
@@ -109,10 +106,9 @@ class Conversation(ConversationState):
         if not all(isinstance(s, str) for s in stops):
             raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
         sampler = Sampler(SamplerOptions.of(sampling), processor)
-        self._opening: list[Message] = [] if system is None else check_messages([{"role": "system", "content": system}])
-        self.system: str | None = self._opening[0]["content"] if self._opening else None
         self.think_off = bool(think_off)
-        self._template = self._choose_template(model, template)
+        self._template = _choose_template(model, template)
+        self._open(system)
         stop_ids = self._find_stop_ids(model, extra_stop_ids)
         decoder = make_decoder(model, speculation, references)
         warm = WarmState(model.new_cache(capacity), ()) if _warm is None else _warm
@@ -120,18 +116,6 @@ class Conversation(ConversationState):
         self.messages: list[Message] = list(self._opening)
         self._marks: list[_Mark] = []
         self._told = not self.history  # `messages` is the whole conversation
-
-    def _choose_template(self, model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
-        if isinstance(template, str):
-            names = [f.value for f in ChatFormat]
-            if template not in names:
-                raise InvalidOption(f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}")
-            return ChatFormat(template)
-        if template is None and model.chat_template is not None:
-            template = ChatTemplate.of(model)
-        if isinstance(template, ChatTemplate) and self._opening:
-            template.render(self._opening)  # a system message that it refuses should fail here
-        return template
 
     def _find_stop_ids(self, model: Model, extra: Sequence[int]) -> frozenset[int]:
         tokenizer = model.tokenizer
@@ -233,12 +217,31 @@ class Conversation(ConversationState):
         if not self.history:
             self.messages, self._told = list(self._opening), True
 
-    def reset(self) -> None:
-        """Forget everything but the system message and a preloaded prefix; the draws go on."""
+    def reset(self, system: str | None | EllipsisType = ...) -> None:
+        """Forget everything but the system message and a preloaded prefix; the draws go on.
+
+        Parameters
+        ----------
+        system : another system message, or None for none; left out, it stays.
+
+        Raises
+        ------
+        ChatTemplateError : the system message is no text, or the template refuses it; nothing has changed.
+        """
         self._end_turn()
+        if system is not ...:
+            self._open(system)
         self._rewind(0)
         self._marks.clear()
         self.messages, self._told = list(self._opening), True
+
+    def _open(self, system: str | None) -> None:
+        """Check the system message and keep it."""
+        opening = [] if system is None else check_messages([{"role": "system", "content": system}])
+        if isinstance(self._template, ChatTemplate) and opening:
+            self._template.render(opening)  # one that it refuses should fail here
+        self._opening: list[Message] = opening
+        self.system: str | None = opening[0]["content"] if opening else None
 
     # --- inside: turns are made here, for this class and for batches --------------------------------------------------
 
@@ -286,3 +289,12 @@ class Conversation(ConversationState):
         self._marks.remove(mark)
         if mark.messages is not None:
             del self.messages[mark.messages :]
+
+
+def _choose_template(model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
+    if isinstance(template, str):
+        names = [f.value for f in ChatFormat]
+        if template not in names:
+            raise InvalidOption(f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}")
+        return ChatFormat(template)
+    return ChatTemplate.of(model) if template is None and model.chat_template is not None else template

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import defaults
 from ..errors import InvalidOption, InvalidText
 
 if TYPE_CHECKING:
@@ -43,17 +44,28 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add how tokens are chosen, and when to end."""
-    group = parser.add_argument_group("choosing tokens (defaults: greedy, everything else off)")
-    group.add_argument("-t", "--temperature", type=float, metavar="T", help="0: always the likeliest token (0)")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest; 0: all (0)")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest that reach probability P (1)")
-    group.add_argument("--min-p", type=float, metavar="P", help="keep those at least P times as likely as the best (0)")
-    group.add_argument("--repeat-penalty", type=float, metavar="R", help="divides logits of seen tokens; 1: off (1)")
-    group.add_argument("--frequency-penalty", type=float, metavar="F", help="subtracted per occurrence (0)")
-    group.add_argument("--presence-penalty", type=float, metavar="F", help="subtracted once from seen tokens (0)")
-    group.add_argument("--repeat-last-n", type=int, metavar="N", help="how many tokens the penalties look at (64)")
+    group = parser.add_argument_group("choosing tokens (greedy and everything off, unless told)")
+
+    def add(flag: str, kind: type, letter: str, default: float, text: str, *short: str) -> None:
+        group.add_argument(*short, flag, type=kind, metavar=letter, help=f"{text} ({default:g})")
+
+    add("--temperature", float, "T", defaults.TEMPERATURE, "0: always the likeliest token", "-t")
+    add("--top-k", int, "K", defaults.TOP_K, "keep the K likeliest; 0: all")
+    add("--top-p", float, "P", defaults.TOP_P, "keep the likeliest that reach probability P")
+    add("--min-p", float, "P", defaults.MIN_P, "keep those at least P times as likely as the best")
+    add("--repeat-penalty", float, "R", defaults.REPEAT_PENALTY, "divides logits of seen tokens; 1: off")
+    add("--frequency-penalty", float, "F", defaults.FREQUENCY_PENALTY, "subtracted per occurrence")
+    add("--presence-penalty", float, "F", defaults.PRESENCE_PENALTY, "subtracted once from seen tokens")
+    add("--repeat-last-n", int, "N", defaults.REPEAT_LAST_N, "how many tokens the penalties look at")
     group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+
+
+def add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add -n."""
+    parser.add_argument(
+        "-n", "--max-tokens", type=int, default=default, metavar="N", help=f"at most this many new tokens ({default})"
+    )
 
 
 def add_spec_options(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .. import defaults
 from . import common
 
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", help="the text; without it, or for -, it is read from stdin")
     common.add_model_options(parser)
     common.add_sampling_options(parser)
-    parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="at most this many new tokens (64)")
+    common.add_max_tokens(parser, defaults.GENERATE_TOKENS)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends a text")
     parser.add_argument("--stats", action="store_true", help="print counts and speed on stderr at the end")
     common.add_spec_options(parser)

@@ -145,29 +145,147 @@ def test_chat_reads_lines(cli, path, monkeypatch):
     assert status == 0 and [m["content"] for m in json.loads(out)["messages"][::2]] == ["hi", "and?"]
 
 
-def test_chat_in_a_terminal(cli, path, monkeypatch):
-    lines = iter(["hi", "", "/stats", "/help", "/nope", "x" * 2000, "/reset", "hi", "/exit"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+@pytest.fixture
+def terminal(cli, path, monkeypatch, tmp_path):
+    """Type lines into `fucina chat`; the end of the list is Ctrl-D.  A line that is an exception is raised."""
+    monkeypatch.setenv("FUCINA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    status, out, err = cli("chat", "-n", 5, *naive(path))
+
+    def run(*lines, options=()):
+        typed = iter(lines)
+
+        def type_line(prompt):
+            line = next(typed, EOFError())
+            if isinstance(line, BaseException):
+                raise line
+            return line
+
+        monkeypatch.setattr("builtins.input", type_line)
+        return cli("chat", "-n", 5, *options, *naive(path))
+
+    return run
+
+
+def test_chat_in_a_terminal(terminal):
+    status, out, err = terminal("hi", "", "/stats", "/help", "/nope", "x" * 2000, "/reset", "hi", "/exit", "never")
     assert status == 0
     first, second = out.splitlines()
     assert first == second  # greedy, and forgotten in between
     for said in ("positions in use; last reply: 0 of", "/reset", "no command /nope", "tokens with this message", "forgotten"):
         assert said in err
-
-    def end(prompt):
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", end)
-    assert cli("chat", *naive(path))[0] == 0
-
-    def stop(prompt):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builtins.input", stop)
-    status, _, err = cli("chat", *naive(path))
+    assert terminal()[0] == 0
+    status, _, err = terminal(KeyboardInterrupt())
     assert status == 130 and "Traceback" not in err
+
+
+def test_chat_commands(terminal, tmp_path):
+    saved = tmp_path / "talk.json"
+    status, out, err = terminal(
+        "/undo", "/regenerate", "hi", "and?", "/regenerate", "/undo", "/undo 7", "/undo x", "and?", f"/save {saved}", "/save", "/stats",
+        "/system", "/system be", "/system", "hi", '/system ""', "hi", "/undo", f"/save {tmp_path}/none/x.json",
+        options=("--format", "chatml", "--seed", 4),
+    )  # fmt: skip
+    assert status == 0
+    hi, first, again, third, with_system, without = out.splitlines()
+    assert first == again == third and without == hi and with_system != hi
+    told = err.splitlines()
+    for line in (
+        "there is no reply to make again: nothing has been said in this conversation",
+        "1 turns cannot be undone, the conversation has 0", "7 turns cannot be undone, the conversation has 1",
+        "taken back; 1 message left", "taken back; 0 messages left", "/undo takes a number of turns, got x",
+        f"saved {saved}", "/save needs the name of a file", "no system message", "begun anew", "be",
+    ):  # fmt: skip
+        assert line in told, line
+    assert "seed 4, 0 draws made" in err and "cannot write" in err
+    document = json.loads(saved.read_text(encoding="utf-8"))
+    assert [m["content"] for m in document["messages"]] == ["hi", hi, "and?", first]
+    assert document["sampling"]["seed"] == 4 and document["draws"] == 0 and document["max_tokens"] == 5
+    assert [f.name for f in tmp_path.iterdir() if "part" in f.name] == []
+
+
+def test_typed_lines_are_kept(terminal, tmp_path):
+    readline = pytest.importorskip("readline")
+    kept = tmp_path / "home" / "chat_history"
+    terminal("hi", options=("--no-history",))
+    assert not kept.exists()
+    kept.parent.mkdir()
+    kept.write_bytes(b"")
+    readline.clear_history()
+    terminal("hi")
+    readline.add_history("typed before")
+    readline.write_history_file(kept)
+    terminal("hi")
+    assert readline.get_history_item(1) == "typed before" and "typed before" in kept.read_text(encoding="utf-8")
+    kept.unlink()
+    kept.mkdir()
+    status, _, err = terminal("hi")
+    assert status == 0 and "cannot keep the history of typed lines" in err
+
+
+def test_ctrl_c_stops_a_reply_in_the_terminal(terminal, monkeypatch):
+    from fucina.chat import ReplyStream
+
+    real, calls = ReplyStream.__next__, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(ReplyStream, "__next__", interrupted)
+    status, out, err = terminal("hi", "/stats", "hi")
+    assert status == 0 and out.splitlines()[0].endswith(" [stopped]") and "finish: cancelled" in err and len(out.splitlines()) == 2
+    calls.clear()
+
+
+def test_a_printed_seed_repeats_a_conversation(cli, path):
+    options = ("chat", "hi", "and?", "-n", 8, "-t", "1.3", "--json", *naive(path))
+    status, out, err = cli(*options)
+    first = json.loads(out)
+    assert status == 0 and err.startswith("seed ")
+    again = json.loads(cli(*options, "--seed", err.split()[1])[1])
+    assert [t["tokens"] for t in again["turns"]] == [t["tokens"] for t in first["turns"]]
+
+
+def test_chat_options_reach_the_conversation(cli, path, model):
+    from fucina.chat import Conversation
+
+    flags = {
+        "temperature": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "repeat_penalty": 1.1,
+        "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 5, "seed": 3,
+    }  # fmt: skip
+    arguments = [word for name, value in flags.items() for word in ("--" + name.replace("_", "-"), value)]
+    more = ("--format", "chatml", "--think-off", "--system", "be", "--spec", "--spec-stats", "-n", 8)
+    status, out, err = cli("chat", "abab", "ab", "--json", *more, *arguments, *naive(path))
+    c = Conversation(model, "be", template="chatml", think_off=True, max_tokens=8, **flags)
+    document = json.loads(out)
+    assert status == 0 and "spec: steps=" in err and document["speculation"]["committed"] == 16
+    assert [t["tokens"] for t in document["turns"]] == [c.send("abab").tokens, c.send("ab").tokens]
+
+
+def test_defaults_are_the_same_everywhere(cli):
+    import inspect
+
+    from fucina import defaults
+    from fucina.chat import ChatFormat, Conversation
+    from fucina.cli.chat import FORMATS
+    from fucina.generation import generate
+    from fucina.sampling import SamplerOptions
+
+    assert FORMATS == tuple(f.value for f in ChatFormat)
+    generated = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
+    assert generated["max_tokens"] == defaults.GENERATE_TOKENS
+    assert inspect.signature(Conversation).parameters["max_tokens"].default == defaults.REPLY_TOKENS
+    for name in SamplerOptions.__dataclass_fields__:
+        value = getattr(SamplerOptions(), name)
+        assert value == getattr(defaults, name.upper())
+        assert generated.get(name, value) == value
+        for command in ("generate", "chat"):
+            if name != "seed":
+                text = " ".join(cli(command, "--help")[1].split())
+                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # behind the usage line
+                assert f"({value:g})" in flag[:120], (command, name)
 
 
 def test_chat_without_a_template(cli, tmp_path):

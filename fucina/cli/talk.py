@@ -1,0 +1,192 @@
+"""The terminal of `fucina chat`: lines to messages and commands, replies as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
+from . import common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..chat import Conversation, Reply, ReplyStream
+
+HELP = """/system [TEXT]  show the system message, or begin anew with another one (/system "" for none)
+/reset          forget the conversation (the system message stays)
+/undo [N]       take back the last message and its reply, or the last N
+/regenerate     answer the last message again
+/save FILE      write messages, settings and seed as JSON
+/stats          tokens in the cache, speed of the last reply
+/help           this
+/exit           leave (also Ctrl-D)
+Ctrl-C stops a reply; what was said stays."""
+
+_HISTORY_LINES = 1000
+
+
+def talk(conversation: Conversation, keep_history: bool = True) -> int:
+    """Read lines until the terminal ends or /exit; returns the exit code."""
+    print("Type a message; /help for commands, Ctrl-D to leave.", file=sys.stderr)
+    with _line_editing(keep_history):
+        terminal = _Terminal(conversation)
+        while True:
+            try:
+                line = input("> ").strip()
+            except EOFError:
+                print(file=sys.stderr)
+                return 0
+            if line in ("/exit", "/quit"):
+                return 0
+            if line:
+                terminal.take(line)
+
+
+class _Terminal:
+    """What a line does."""
+
+    def __init__(self, conversation: Conversation):
+        self.conversation = conversation
+        self.last: Reply | None = None
+        self.commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda text: _tell(HELP),
+            "/system": self.system,
+            "/reset": self.reset,
+            "/undo": self.undo,
+            "/regenerate": lambda text: self.reply(lambda: self.conversation.regenerate(stream=True)),
+            "/save": self.save,
+            "/stats": self.stats,
+        }
+
+    def take(self, line: str) -> None:
+        """Do what a line says.  What cannot be done is said, and leaves the conversation as it was."""
+        name, _, rest = line.partition(" ")
+        try:
+            if not line.startswith("/"):
+                self.reply(lambda: self.conversation.send(line, stream=True))
+            elif name in self.commands:
+                self.commands[name](rest.strip())
+            else:
+                _tell(f"no command {name}; /help lists them")
+        except (ContextFull, ChatTemplateError, NoSuchTurn) as error:
+            _tell(str(error))
+
+    def reply(self, begin: Callable[[], ReplyStream | Reply]) -> None:
+        """Stream one reply."""
+        stream: Any = begin()
+        try:
+            for piece in stream:
+                common.show(piece)
+        except KeyboardInterrupt:
+            stream.close()
+            common.show(" [stopped]")
+        common.show("\n")
+        self.last = stream.result
+
+    def system(self, text: str) -> None:
+        """Show or change the system message."""
+        if not text:
+            said = self.conversation.system
+            _tell("no system message" if said is None else said)
+            return
+        self.conversation.reset(system=None if text in ('""', "''") else text)
+        _tell("begun anew")
+
+    def reset(self, text: str) -> None:
+        """Forget."""
+        self.conversation.reset()
+        _tell("forgotten")
+
+    def undo(self, text: str) -> None:
+        """Take turns back."""
+        if text and not (text.isascii() and text.isdigit()):
+            _tell(f"/undo takes a number of turns, got {text}")
+            return
+        self.conversation.undo(int(text or 1))
+        said = [m for m in self.conversation.messages if m["role"] == "user"]
+        _tell(f"taken back; {len(said)} message{'' if len(said) == 1 else 's'} left")
+
+    def save(self, text: str) -> None:
+        """Write the conversation."""
+        if not text:
+            _tell("/save needs the name of a file")
+            return
+        try:
+            save(self.conversation, Path(text).expanduser())
+        except OSError as error:
+            _tell(f"cannot write {text}: {error.strerror or error}")
+        else:
+            _tell(f"saved {text}")
+
+    def stats(self, text: str) -> None:
+        """Say what the conversation takes, and how fast it is."""
+        c, r = self.conversation, self.last
+        said = "nothing said yet" if r is None else (
+            f"last reply: {r.reused_prefix} of {r.prompt_tokens} prompt tokens reused, "
+            f"{len(r.tokens)} new at {r.decode_rate:.1f} tokens/s, finish: {r.finish_reason}"
+        )  # fmt: skip
+        _tell(f"{c.used} of {c.capacity} positions in use; {said}")
+        _tell(f"seed {c.sampler.options.seed}, {c.sampler.rng.position} draws made")
+        for line in common.spec_report(c.decoder):
+            _tell(line)
+
+
+def save(conversation: Conversation, path: Path) -> None:
+    """Write messages and everything that makes the replies again, as JSON; an older file of the name is replaced whole."""
+    document = {
+        "model": conversation.model.path.name,
+        "messages": list(conversation.messages),
+        "max_tokens": conversation.max_tokens,
+        "stop": list(conversation.stop),
+        "sampling": asdict(conversation.sampler.options),
+        "draws": conversation.sampler.rng.position,
+    }
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def _line_editing(keep: bool) -> Iterator[None]:
+    """Line editing for input() where the system has it, with the lines of earlier sessions."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    from .. import hub
+
+    file = hub.models_folder().parent / "chat_history"
+    readline.clear_history()
+    readline.set_history_length(_HISTORY_LINES)
+    if keep and file.is_file():
+        try:
+            readline.read_history_file(file)
+        except OSError as error:
+            _tell(f"cannot read the history of typed lines, {file}: {error}")
+    try:
+        yield
+    finally:
+        if keep:
+            temporary = file.with_name(f"{file.name}.{os.getpid()}.part")
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                temporary.touch(mode=0o600)  # what somebody typed is theirs alone
+                readline.write_history_file(temporary)
+                os.replace(temporary, file)
+            except OSError as error:
+                _tell(f"cannot keep the history of typed lines, {file}: {error}")
