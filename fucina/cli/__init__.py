@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .._version import __version__
+from .. import __version__
 from ..errors import FucinaError, InvalidOption, InvalidSamplerOption
 
 COMMANDS = {
