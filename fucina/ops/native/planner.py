@@ -51,6 +51,7 @@ from .layout import (
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
 WINDOW = P0 + 5  # parameter of an attention record
 PER_THREAD = 8  # most chunks of a chain, a thread
+LONG_SPLIT = 8  # split attention is cut into chunks so many times as long: each streams one run of the cache
 
 
 def make_plan(ctl, bank):
@@ -108,7 +109,7 @@ def make_plan(ctl, bank):
                     start = 0
                     if window > 0:
                         start = max(0, position - window + 1)
-                    time += (position + 1 - start) * heads * cost // 4
+                    time += (position + 1 - start) * heads * cost // 24
                     if split == 1:
                         units += (position // CHUNK + 1 - start // CHUNK) * heads
                     else:
@@ -126,8 +127,11 @@ def make_plan(ctl, bank):
             time = load(plan)
             units = load(plan + 8)
             n = 1
+            long = target
+            if split == 1 and load(records + load(chains + c * CHAIN_BYTES) * WORDS * 8 + 8 * RULE) == ATTENTION:
+                long = LONG_SPLIT * target
             if threads > 1 and work >= tiny and (time >= tiny or first + 1 == last):
-                n = (time // target + threads) // threads * threads
+                n = (time // long + threads) // threads * threads
             n = min(units, min(n, PER_THREAD * threads))
             store(plan, n)
             store(plan + 16, total)

@@ -96,7 +96,7 @@ class Recorder:
             if x.cols % (parts * block):
                 parts = 1
             record.kernel = f"quantise.{kind}.rows"
-            record.cost = 5 * x.cols // parts
+            record.cost = 3 * x.cols // (2 * parts)
             self._rows(record, x.sel, parts)
         self._quantised[id(x), kind] = q
         return q
@@ -108,13 +108,13 @@ class Recorder:
         address, fmt = self._sources.matrix(w)
         out = self._value("embedding", w.shape[1])
         params = [address, out.cols, Address(out), float(scale)]
-        self._rows(Record(f"embed.{fmt}", params, writes=[out], cost=8 * out.cols, weight=w), 0)
+        self._rows(Record(f"embed.{fmt}", params, writes=[out], cost=2 * out.cols, weight=w), 0)
         return out
 
     def output_rows(self, x: Value) -> Value:
         """The rows that want logits.  [m, dim] -> [n, dim]"""
         out = self._value("output rows", x.cols, 1)
-        self._rows(Record("gather_rows", [Address(x), x.cols, Address(out)], whole=[x], writes=[out], cost=8 * x.cols), 1)
+        self._rows(Record("gather_rows", [Address(x), x.cols, Address(out)], whole=[x], writes=[out], cost=x.cols), 1)
         return out
 
     def rms_norm(self, x: Value, w: Any, eps: float, heads: int = 1) -> Value:
@@ -124,7 +124,7 @@ class Recorder:
         if width * heads != x.cols or w.shape != (width,):
             raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}] / {heads} heads")
         params = [Address(x), Address(out), self._sources.vector(w), width, heads, float(eps)]
-        self._rows(Record("rms_norm", params, local=[x], writes=[out], cost=8 * x.cols, weight=w), x.sel)
+        self._rows(Record("rms_norm", params, local=[x], writes=[out], cost=x.cols, weight=w), x.sel)
         return out
 
     def linear(self, x: Value, w: Any) -> Value:
@@ -172,7 +172,7 @@ class Recorder:
         if width * heads != x.cols or rope.dims > width:
             raise ModelError(f"RoPE of {rope.dims} numbers does not fit {heads} heads in {x.cols} columns")
         params = [Address(x), Address(out), heads, width, rope.dims, self._sources.rope(rope)]
-        self._rows(Record(f"rope.{rope.pairing}", params, local=[x], writes=[out], cost=12 * x.cols), x.sel)
+        self._rows(Record(f"rope.{rope.pairing}", params, local=[x], writes=[out], cost=x.cols), x.sel)
         return out
 
     def kv_append(self, layer: int, k: Value, v: Value) -> None:
@@ -183,7 +183,7 @@ class Recorder:
         if (k.cols, v.cols) != (g.kv_heads * g.k_dim, g.kv_heads * g.v_dim):
             raise ModelError(f"layer {layer} keeps {g.kv_heads} heads of {g.k_dim} and {g.v_dim}, got {k.cols} and {v.cols}")
         params = [Address(k), Address(v), g.kv_heads, g.k_dim, g.v_dim, *self._offsets[layer]]
-        cost = (k.cols + v.cols) * (4 + self._item)
+        cost = k.cols + v.cols
         self._rows(Record(f"kv_append.{self._dtype}", params, local=[k, v], changes=[rows_of(layer)], cost=cost), 0)
 
     def attention(self, layer: int, q: Value, heads: int, scale: float, window: int = 0) -> Value:
@@ -203,7 +203,7 @@ class Recorder:
             f"attention.{name}", params, whole=[q], writes=[out], uses=[rows_of(layer)], changes=[PARTIAL], cost=cost
         )
         self.schedule.add(first, Partition(ATTENTION, g.kv_heads))
-        second = Record(f"combine.{name}", params, local=[out], writes=[out], uses=[PARTIAL], cost=8 * group * g.v_dim)
+        second = Record(f"combine.{name}", params, local=[out], writes=[out], uses=[PARTIAL], cost=4 * group * g.v_dim)
         self._rows(second, 0, g.kv_heads)
         return out
 

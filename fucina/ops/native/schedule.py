@@ -74,7 +74,7 @@ class Record:
     writes: Sequence[Value] = ()
     uses: Sequence[str] = ()  # resources read
     changes: Sequence[str] = ()  # resources written
-    cost: int = 0  # bytes a column (COLS), a unit (ROWS), a position (ATTENTION)
+    cost: int = 0  # a column (COLS), a unit (ROWS), a position (ATTENTION): bytes, or quarters of a nanosecond
     note: str = ""
     host: Callable[..., None] | None = None
     weight: Any = None
