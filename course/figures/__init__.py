@@ -4,12 +4,13 @@ from .blocks import block_bytes
 from .cache import cache_rows
 from .course_map import course_map
 from .curves import bars, curves
+from .grid import quant_grid
 from .loop import loop_states
 from .sliders import slider
 from .svg import Drawing, Figure
 from .tokens import accept_reject, token_strip
 
 __all__ = [
-    "Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "loop_states", "slider",
-    "token_strip",
+    "Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "loop_states",
+    "quant_grid", "slider", "token_strip",
 ]

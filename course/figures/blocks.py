@@ -10,7 +10,7 @@ COLOURS = (ORANGE, PURPLE, BLUE, GREEN, SKY)
 PER_ROW = 20
 
 
-def block_bytes(fields: Sequence[tuple[str, int]], values: int, data: bytes | None = None,
+def block_bytes(fields: Sequence[tuple[str, int]], values: int | None, data: bytes | None = None,
                 title: str = "One block") -> Figure:
     """A block byte by byte: which bytes are scale, minimum and quants, and what a weight costs in bits.
 
@@ -18,8 +18,8 @@ def block_bytes(fields: Sequence[tuple[str, int]], values: int, data: bytes | No
     ----------
     fields : sequence of (name, number of bytes)
         In file order, such as `[("d: f16 scale", 2), ("m: f16 minimum", 2), ("32 x 4-bit quants", 16)]`.
-    values : int
-        How many weights the block holds.
+    values : int or None
+        How many weights the block holds; None for bytes that are no weights, such as a header.
     data : bytes, optional
         The block itself: the bytes are then shown in hexadecimal.
     title : str
@@ -53,6 +53,8 @@ def block_bytes(fields: Sequence[tuple[str, int]], values: int, data: bytes | No
         told.append(f"{name}, {span}")
         at += size
         y += 22
+    if values is None:
+        return Figure(drawing, title, f"{title}: " + "; ".join(told) + f". {total} bytes.")
     bits = 8 * total / values
     drawing.text(left, y + 12, f"{total} bytes for {values} weights: {bits:g} bits a weight", 12, "start", bold=True)
     return Figure(drawing, title, f"{title}: " + "; ".join(told)

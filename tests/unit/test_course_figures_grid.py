@@ -1,0 +1,39 @@
+"""The figure of a block's levels, and bytes that are no weights."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from course import figures
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_grid_says_how_far_the_weights_move() -> None:
+    figure = figures.quant_grid([0.0, 0.9, 2.1], [0.0, 1.0, 2.0], "Three weights")
+    assert "3 weights from 0 to 2.1, 3 levels from 0 to 2" in figure.alt
+    assert "error of 0.0816 (RMS)" in figure.alt  # sqrt((0.1 ** 2 + 0.1 ** 2) / 3)
+    tree = ElementTree.fromstring(figure.svg)
+    assert len(tree.findall(f"{SVG}line")) == 3 + 3 + 1  # levels, moves, legend
+
+
+@pytest.mark.parametrize("levels", [[1.0], [float(i) for i in range(255)]])
+def test_grid_stays_inside_its_frame(levels: list[float]) -> None:
+    figure = figures.quant_grid([-3.0, 5.0], levels)
+    tree = ElementTree.fromstring(figure.svg)
+    height = float(tree.get("height"))
+    for rect in tree.findall(f"{SVG}rect")[1:]:
+        assert 0 <= float(rect.get("y")) <= height and float(rect.get("height")) > 0
+
+
+def test_nothing_to_draw() -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        figures.quant_grid([], [1.0])
+
+
+def test_bytes_that_are_no_weights() -> None:
+    figure = figures.block_bytes([("magic", 4), ("version", 4)], None, b"GGUF\x03\0\0\0", "Start")
+    assert figure.alt == "Start: magic, bytes 0 to 3; version, bytes 4 to 7. 8 bytes."
+    assert "bits a weight" not in figure.svg
