@@ -24,9 +24,10 @@ from typing import Callable, Iterator
 
 import llvmlite
 import numba
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import cfunc, types
 from numba.core import config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from fucina.kernels import isa as isas
@@ -144,7 +145,8 @@ def stamp() -> str:
     for p in sorted([*here.glob("*.py"), *here.parent.glob("ops/native/*.py")]):
         h.update(p.name.encode() + b"\0" + p.read_bytes() + b"\0")
     versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
-    h.update("\0".join((*versions, isas.choose().name, str(config.CPU_NAME), str(config.CPU_FEATURES))).encode())
+    cpu = (binding.get_host_cpu_name(), get_host_cpu_features(), str(config.CPU_NAME), str(config.CPU_FEATURES))
+    h.update("\0".join((*versions, *cpu, isas.choose().name)).encode())
     return h.hexdigest()[:12]
 
 

@@ -106,10 +106,6 @@ class Emitter:
         """A mask with lanes 0 … n-1 set."""
         return self.const(vec(I32, lanes), range(lanes)) < self.splat(n.narrow(I32), lanes)
 
-    def prefetch(self, at: Value) -> None:
-        p = Value(self.b, self.b.inttoptr(at.v, POINTER))
-        self.call("llvm.prefetch.p0", ir.VoidType(), p, *[self.const(I32, x) for x in (0, 3, 1)])
-
     # --- control flow
     @contextmanager
     def range(self, lo, hi, step=1, keep: bool = False) -> Iterator[Value]:

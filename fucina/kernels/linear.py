@@ -250,6 +250,8 @@ def linear(k: Emitter, fmt: str) -> None:
     w, cols, x, d, s, out, n = k.params(7)
     f = FORMATS[fmt]
     tile, sizes = (float_tile, k.isa.float_tiles) if f.activations == "f32" else (quantised_tile, k.isa.tiles)
+    if f.activations == "q8k":
+        sizes = [m for m in sizes if m <= 4]  # these keep more sums a row: beyond four, registers run out
     rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
     group_bytes = (cols // f.cols) * f.packed
     end = k.min(k.u1 * unit, (n + 7) >> 3)

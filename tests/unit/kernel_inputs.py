@@ -9,7 +9,7 @@ from fucina.kernels import isa
 from fucina.kernels.formats import FORMATS
 from fucina.kernels.pack import PackedWeight, pack
 
-ISAS = isa.supported()
+ISAS = [n for n in isa.supported() if n != "avxvnni"] if len(isa.supported()) > 3 else list(isa.supported())
 QUANTISED = [n for n, f in FORMATS.items() if f.activations != "f32"]
 FLOATS = [n for n, f in FORMATS.items() if f.activations == "f32"]
 

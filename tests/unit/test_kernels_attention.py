@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fucina.kernels import call, reference
+from fucina.kernels import record as R
+from fucina.kernels.attention import part_bytes, scratch_bytes
+from fucina.kernels.pack import aligned
 from tests.unit.kernel_inputs import ISAS, same_bits
 
 SHAPES = [(3, 3, 64, 64), (1, 2, 16, 8), (4, 1, 256, 256), (5, 2, 24, 40)]  # queries a kv head, kv heads, widths
@@ -120,3 +125,57 @@ def test_numbers_that_are_not_finite_show_in_the_result():
         call.kv_append(cache, key, value, shape[1], range(STRIDE))
         y = run(cache, q, shape, 0.3)
         assert np.isnan(y[2]).all() and np.isfinite(y[:2]).all()
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_rows_of_several_streams_cut_anywhere(data):
+    """As the team runs it: rows of two caches in any order, the units cut into calls on threads of their own."""
+    shape = group, kv_heads, k_dim, v_dim = data.draw(st.sampled_from(SHAPES))
+    window = data.draw(st.sampled_from([0, 0, 5, 90]))
+    run_of_rows = st.tuples(st.integers(0, 1), st.integers(0, 280), st.integers(1, 14))  # stream, first position, rows
+    starts = data.draw(st.lists(run_of_rows, min_size=1, max_size=4))
+    rows = [(stream, p) for stream, first, n in starts for p in range(first, first + n)]
+    m, positions = len(rows), [p for _, p in rows]
+    units = m * kv_heads
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, units), max_size=5))), units]
+    caches = []
+    for seed in (0, 1):
+        cache, key, value, _ = inputs(shape, np.float16, seed)
+        call.kv_append(cache, key, value, kv_heads, range(STRIDE))
+        caches.append(cache)
+    q = np.random.default_rng(m).standard_normal((m, group * kv_heads * k_dim)).astype(np.float32)
+    out = np.full((m, group * kv_heads * v_dim), np.nan, np.float32)
+    table = call.row_table(None, positions, [caches[s].ctypes.data for s, _ in rows], [STRIDE] * m)
+    scratch = aligned(scratch_bytes(group, k_dim, v_dim))
+    words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, window, 0.3]
+    job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size}
+    name = f"attention.f16.{group}.{k_dim}.{v_dim}"
+    for cut in zip(cuts, cuts[1:]):
+        call.invoke(name, words, units=cut, rows=m, table=table, job=job)
+    for i, (s, p) in enumerate(rows):
+        alone = run(caches[s], q[i : i + 1], shape, 0.3, window, positions=[p])
+        assert same_bits(out[i : i + 1], alone), (i, rows[i], cuts)
+
+
+def test_sizes_of_scratch():
+    """Nothing is written behind what the sizes promise."""
+    for group, kv_heads, k_dim, v_dim in SHAPES:
+        cache, key, value, _ = inputs((group, kv_heads, k_dim, v_dim), np.float16)
+        call.kv_append(cache, key, value, kv_heads, range(STRIDE))
+        m, size = 40, scratch_bytes(group, k_dim, v_dim)
+        q = np.ones((m, group * kv_heads * k_dim), np.float32)
+        out = np.empty((m, group * kv_heads * v_dim), np.float32)
+        parts = aligned(m * kv_heads * 5 * part_bytes(group, v_dim) + 64)
+        scratch = aligned(size + 64)
+        scratch[:], parts[:] = 0xA5, 0xA5
+        table = call.row_table(None, np.arange(280, 280 + m), [cache.ctypes.data] * m, [STRIDE] * m)
+        words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, 0, 0.3]
+        for split in (0, 1):
+            job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: size, R.SPLIT: split, R.NPART: 5}
+            units = m * kv_heads * (5 if split else 1)
+            job[R.PART] = parts.ctypes.data
+            name = f"f16.{group}.{k_dim}.{v_dim}"
+            call.invoke("attention." + name, words, units=(0, units), rows=m, table=table, job=job)
+            call.invoke("combine." + name, words, units=(0, m * kv_heads), rows=m, table=table, job=job)
+            assert (scratch[size:] == 0xA5).all() and (parts[-64:] == 0xA5).all()

@@ -154,13 +154,15 @@ def test_a_temporary_folder_that_others_can_write_is_not_trusted(tmp_path, monke
     assert not compiling._private(shared)
 
 
-def test_the_stamp_covers_sources_and_versions(monkeypatch, tmp_path):
-    before = compiling.stamp()
-    compiling.stamp.cache_clear()
+def test_the_stamp_covers_versions_and_the_lowering(monkeypatch):
+    stamps = set()
     try:
-        monkeypatch.setattr(compiling.numba, "__version__", "0.0.0")
-        assert compiling.stamp() != before
+        for version, lowering in (("0.0.1", "generic"), ("0.0.2", "generic"), ("0.0.2", isa.supported()[0])):
+            monkeypatch.setattr(compiling.numba, "__version__", version)
+            monkeypatch.setenv("FUCINA_ISA", lowering)
+            compiling.stamp.cache_clear()
+            stamps.add(compiling.stamp())
     finally:
         monkeypatch.undo()
         compiling.stamp.cache_clear()
-    assert compiling.stamp() == before
+    assert len(stamps) == (2 if isa.supported() == ("generic",) else 3)

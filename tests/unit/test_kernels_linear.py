@@ -9,6 +9,7 @@ from fucina.errors import KernelArgumentError
 from fucina.gguf import dequantize
 from fucina.kernels import call, reference
 from fucina.kernels.formats import FORMATS, NAMES
+from fucina.kernels.isa import supported
 from fucina.kernels.pack import pack
 from tests.unit.kernel_inputs import FLOATS, ISAS, QUANTISED, extreme, packed, random_bits, rows, same_bits, weights
 
@@ -94,6 +95,15 @@ def test_nothing_is_written_outside_the_units_asked_for(fmt):
     words = [w.addr, 64, *data, out[1:].ctypes.data, 27]
     call.invoke(f"linear.{fmt}", words, units=(2, 99), rows=3, unit=8)  # columns 16 … 26
     assert (out[[0, 4]] == 77).all() and (out[:, :16] == 77).all() and (out[1:4, 16:] != 77).all()
+
+
+@pytest.mark.parametrize("fmt", ["q4_1", "q8_0"])
+def test_every_lowering_of_this_cpu(fmt):
+    """The other tests leave out AVX-VNNI where AVX-512 has the same instruction."""
+    rng = np.random.default_rng(2)
+    raw, x = random_bits(rng, fmt, 16, 64), rows(rng, 5, 64)
+    for isa in supported():
+        assert same_bits(call.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt)), isa
 
 
 def test_wrong_arguments_are_refused():
