@@ -34,6 +34,7 @@ def notebook_paths(names: list[str] | None = None) -> list[Path]:
 def execute(path: Path, timeout: int = 600) -> None:
     """Run a notebook in a fresh kernel and store it with its outputs; raises at the first cell that fails."""
     import os
+    import tempfile
 
     import nbformat
     from nbclient import NotebookClient
@@ -41,7 +42,10 @@ def execute(path: Path, timeout: int = 600) -> None:
     notebook = nbformat.read(path, as_version=4)
     # coalesce_streams: text printed piece by piece is stored as one output
     where = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where, coalesce_streams=True).execute()
+    client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where, coalesce_streams=True)
+    with tempfile.TemporaryDirectory() as state:
+        # a learner who has done nothing yet; and sliders store a figure, not a widget that needs its kernel
+        client.execute(env={**os.environ, "FUCINA_COURSE_STATE": state, "FUCINA_STATIC": "1"})
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},

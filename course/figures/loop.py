@@ -52,7 +52,8 @@ def loop_states(states: Sequence[State], title: str = "History and cache") -> Fi
                 drawing.text(x + cell / 2, top + 70, "next" if newest else "?", 11, fill="var(--soft)")
         words = _verdict(history, rows)
         holds = words == _HOLDS
-        drawing.text(verdict, top + 38, f"{len(history)} tokens, {len(rows)} row{'' if len(rows) == 1 else 's'}", 12, "start")
+        counts = f"{len(history)} tokens, {len(rows)} row{'' if len(rows) == 1 else 's'}"
+        drawing.text(verdict, top + 38, counts, 12, "start")
         drawing.text(verdict, top + 70, ("\u2713 " if holds else "\u2717 ") + words, 12, "start",
                      fill="var(--ink)" if holds else RED, bold=True)
         told.append(f"{name}: {len(history)} tokens in the history, {len(rows)} rows in the cache, {words}")

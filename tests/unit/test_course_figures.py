@@ -27,8 +27,8 @@ def every_figure() -> dict[str, Figure]:
                                  marks={"roof": 5}),
         "flat curve": figures.curves([0, 1], {"zero": [0, 0]}),
         "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
-        "loop": figures.loop_states([("good", [3, 1, 4], [3, 1]), ("late", ["a", "b"], []), ("early", [" a"], [" a", "b"]),
-                                     ("empty", [], []), ("other", [1, 2, 3], [1, 9])]),
+        "loop": figures.loop_states([("good", [3, 1, 4], [3, 1]), ("late", ["a", "b"], []),
+                                     ("early", [" a"], [" a", "b"]), ("empty", [], []), ("other", [1, 2, 3], [1, 9])]),
         "bars": figures.bars({"a": 1, "b": 0}, "tok/s", "Speed", ("roof", 2.0)),
     }
 
