@@ -211,16 +211,16 @@ def supported() -> tuple[str, ...]:
 
     Asks for the features that numba compiles for, so NUMBA_CPU_FEATURES, NUMBA_CPU_NAME and NUMBA_ENABLE_AVX count.
     """
+    from llvmlite import binding
     from numba.core import config
     from numba.core.codegen import get_host_cpu_features
 
-    if config.CPU_FEATURES is not None:
-        text = config.CPU_FEATURES
-    elif config.CPU_NAME not in (None, "host"):
-        text = ""  # compiling for a CPU that need not be this one
-    else:
-        text = get_host_cpu_features()
+    text, cpu = get_host_cpu_features(), binding.get_host_cpu_name()
+    if config.CPU_FEATURES is not None or config.CPU_NAME not in (None, "host"):
+        text, cpu = config.CPU_FEATURES or "", ""  # compiling for a CPU that need not be this one
     have = {f[1:] for f in text.split(",") if f.startswith("+")}
+    if cpu.startswith("apple-"):
+        have |= {"neon", "dotprod"}  # every Mac has them, whether or not the system lists features
     names = []
     if platform.machine().lower() in ("x86_64", "amd64"):
         base = {"avx2", "fma", "f16c"} <= have

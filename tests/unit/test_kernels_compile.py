@@ -166,3 +166,31 @@ def test_the_stamp_covers_versions_and_the_lowering(monkeypatch):
         monkeypatch.undo()
         compiling.stamp.cache_clear()
     assert len(stamps) == (2 if isa.supported() == ("generic",) else 3)
+
+
+BITS = """
+import hashlib, numpy as np
+from fucina.kernels import call, compile as c, isa
+from tests.unit.kernel_inputs import packed, rows, weights
+c.on_compile(lambda *a: None)
+h, rng = hashlib.sha256(), np.random.default_rng(0)
+for fmt in ("q4_1", "q8_0", "f16"):
+    h.update(call.linear(rows(rng, 3, 64), packed(weights(rng, fmt, 13, 64), fmt)).tobytes())
+x = rng.standard_normal((4, 72)).astype(np.float32)
+h.update(call.elementwise("geglu", x, x).tobytes())
+h.update(call.rms_norm(x, np.ones(72, np.float32), 1e-5).tobytes())
+cache, key = np.zeros(80 * 2 * 24, np.float16), rng.standard_normal((70, 32)).astype(np.float32)
+call.kv_append(cache, key, key[:, :16].copy(), 2, range(70))
+h.update(cache.tobytes())
+h.update(call.attention(cache, key[:4].copy(), 2, 2, 8, [3, 9, 66, 69], 0.3).tobytes())
+print(isa.choose().name, h.hexdigest())
+"""
+
+
+def test_a_cpu_without_vector_extensions_computes_the_same_bits(tmp_path):
+    """Compiled for the oldest CPU of this architecture, where even a fused multiply-add is a call of the C library."""
+    baseline = "x86-64" if isa.platform.machine().lower() in ("x86_64", "amd64") else "generic"
+    results = [child(BITS, FUCINA_CACHE_DIR=tmp_path), child(BITS, FUCINA_CACHE_DIR=tmp_path, NUMBA_CPU_NAME=baseline)]
+    assert [r[0] for r in results] == [0, 0], results
+    (best, bits), (oldest, same) = (r[1].split() for r in results)
+    assert (best, oldest) == (isa.supported()[0], "generic") and bits == same
