@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import cfunc, types
 from numba.extending import intrinsic
 
-from fucina.kernels.record import COLS, M, P0, ROWS, RULE, UNIT, UNITS
+from fucina.kernels.record import COLS, P0, ROWS, RULE, UNIT, UNITS, M
 from fucina.ops.native.atomics import atomic_add, atomic_exchange, call_yield, load, pause, store
 
 I64 = types.int64

@@ -24,7 +24,15 @@ from fucina.ops.native.layout import (
 )
 
 INT = ir.IntType(64)
-ARGUMENTS = {"load": 1, "store": 2, "atomic_load": 1, "atomic_add": 2, "atomic_exchange": 2, "pause": 0, "call_kernel": 6}
+ARGUMENTS = {
+    "load": 1,
+    "store": 2,
+    "atomic_load": 1,
+    "atomic_add": 2,
+    "atomic_exchange": 2,
+    "pause": 0,
+    "call_kernel": 6,
+}
 
 
 def module_of(name: str, triple: str) -> ir.Module:

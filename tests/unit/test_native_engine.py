@@ -180,7 +180,7 @@ def test_two_threads_generate_on_one_model():
 def _python(code: str, **env: str) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **env},
+        [sys.executable, "-X", "faulthandler", "-c", code], check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **env},
         timeout=200, capture_output=True, text=True,
     )  # fmt: skip
 
@@ -210,7 +210,7 @@ def test_fork_after_a_pass():
         signal.alarm(60)
         try:
             same = model.logits([1, 2, 3]).tobytes() == want.tobytes()
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             same = False
         os._exit(0 if same else 1)
     assert model.logits([1, 2, 3]).tobytes() == want.tobytes()

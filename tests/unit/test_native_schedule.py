@@ -95,8 +95,8 @@ class FakeSources:
 def record_llama(layers: int = 3, dim: int = 576, ffn: int = 1536, heads: int = 9, kv: int = 3, fmt: str = "q4_1"):
     d = dim // heads
     c = llama.Config(layers, dim, ffn, heads, kv, d, 1000, 512, 1e-5, RopeSpec(d, 1e4, "interleaved"))
-    m = lambda name, *shape: FakeWeight(name, *shape, fmt=fmt)  # noqa: E731
-    one = lambda i: llama.Layer(  # noqa: E731
+    m = lambda name, *shape: FakeWeight(name, *shape, fmt=fmt)
+    one = lambda i: llama.Layer(
         m(f"blk.{i}.attn_norm", dim), m(f"blk.{i}.attn_q", dim, dim), m(f"blk.{i}.attn_k", kv * d, dim),
         m(f"blk.{i}.attn_v", kv * d, dim), m(f"blk.{i}.attn_output", dim, dim), m(f"blk.{i}.ffn_norm", dim),
         m(f"blk.{i}.ffn_gate", ffn, dim), m(f"blk.{i}.ffn_up", ffn, dim), m(f"blk.{i}.ffn_down", dim, ffn),
@@ -161,7 +161,7 @@ def test_gemma3_schedule_is_ordered():
         eps=1e-6, window=64, rope=spec, rope_local=RopeSpec(d, 1e4, "half"), scale=d**-0.5,
     )  # fmt: skip
     m = FakeWeight
-    layer = lambda i: gemma3.Layer(  # noqa: E731
+    layer = lambda i: gemma3.Layer(
         m("attn_norm", dim), m("q", heads * d, dim, fmt="q5_0"), m("k", d, dim, fmt="q5_0"), m("v", d, dim, fmt="q8_0"),
         m("q_norm", d), m("k_norm", d), m("o", dim, heads * d, fmt="q4_k"), m("post", dim), m("ffn_norm", dim),
         m("gate", ffn, dim, fmt="q5_0"), m("up", ffn, dim, fmt="q5_0"), m("down", dim, ffn, fmt="q6_k"), m("post2", dim),

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import EngineClosed, ReentrantForward
-from fucina.kernels.record import COLS, HOST, M, NOUT, OUTROWS, ROWS, ROWTAB
+from fucina.kernels.record import COLS, HOST, NOUT, OUTROWS, ROWS, ROWTAB, M
 from fucina.ops.native.build import build
 from fucina.ops.native.compiled import compiled
 from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ, AT_STEP
@@ -101,7 +101,14 @@ def zeros(_context=None) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
 def test_each_unit_runs_once(threads):
-    steps = [(1, 0, False), (16, 10**5, False), (7, 10**5, False), (3, 10**5, True), (1, 10**5, False), (64, 10**6, False)]
+    steps = [
+        (1, 0, False),
+        (16, 10**5, False),
+        (7, 10**5, False),
+        (3, 10**5, True),
+        (1, 10**5, False),
+        (64, 10**6, False),
+    ]
     program, counters = counting_program(steps)
     team, rows = Team(program, threads), Rows()
     for passes in range(1, 201):
@@ -117,7 +124,9 @@ def test_rows_that_nobody_wants_cost_nothing():
     counters = np.zeros((3, 256), np.int64)
     values = [Value(f"v{i}", 64, int(i > 0), 64) for i in range(3)]
     for i, v in enumerate(values):
-        record = Record("count", [counters[i].ctypes.data, 0], whole=values[i - 1 : i] if i else [], writes=[v], cost=10**6)
+        record = Record(
+            "count", [counters[i].ctypes.data, 0], whole=values[i - 1 : i] if i else [], writes=[v], cost=10**6
+        )
         schedule.add(record, Partition(COLS, 64, int(i > 0)), 8)
     program = build(schedule, values, lambda name: kernel(name).address)
     for threads in (1, 2):
@@ -270,7 +279,7 @@ def test_a_forked_child_starts_a_team_of_its_own():
                 rows.run(team)
             ok = (counters[:4, :16] == 21).all()
             team.close()
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             ok = False
         os._exit(0 if ok else 1)
     rows.run(team)
@@ -283,7 +292,7 @@ def test_a_forked_child_starts_a_team_of_its_own():
 def _run_python(code: str, timeout: float = 100) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=timeout, capture_output=True,
+        [sys.executable, "-c", code], check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=timeout, capture_output=True,
         text=True,
     )  # fmt: skip
 
@@ -303,8 +312,10 @@ rows.run(team)
         "",
         "time.sleep(0.05)",
         "def go():\n    while True: rows.run(team)\nthreading.Thread(target=go, daemon=True).start(); time.sleep(0.05)",
-        "import _thread\nthreading.Timer(0.05, _thread.interrupt_main).start()\ntry:\n    while True: rows.run(team)\n"
-        "except KeyboardInterrupt: pass\nn = counters[0, 0]; rows.run(team); assert counters[0, 0] in (n + 1, n + 2)",
+        (
+            "import _thread\nthreading.Timer(0.05, _thread.interrupt_main).start()\ntry:\n    while True: rows.run(team)\n"
+            "except KeyboardInterrupt: pass\nn = counters[0, 0]; rows.run(team); assert counters[0, 0] in (n + 1, n + 2)"
+        ),
     ],
     ids=["at once", "asleep", "daemon thread in a pass", "interrupted"],
 )

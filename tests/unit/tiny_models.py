@@ -131,7 +131,9 @@ def new_cache(config: Any, capacity: int = 512, dtype: str = "f16") -> KvCache:
     return cache
 
 
-def run(interpreter: Any, entries: list[tuple[KvCache, list[int]]], order: np.ndarray | None = None, wanted=None) -> np.ndarray:
+def run(
+    interpreter: Any, entries: list[tuple[KvCache, list[int]]], order: np.ndarray | None = None, wanted=None
+) -> np.ndarray:
     """One pass: the next tokens of several streams, their rows in any order that keeps each stream's own; advances them.
 
     order : for each row of the pass, the stream it belongs to.

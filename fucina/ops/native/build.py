@@ -17,7 +17,11 @@ from .schedule import Address, Chain, Record, Schedule, Value
 
 
 def build(
-    schedule: Schedule, values: Sequence[Value], address: Callable[[str], int], result: Value | None = None, kv_heads: int = 0
+    schedule: Schedule,
+    values: Sequence[Value],
+    address: Callable[[str], int],
+    result: Value | None = None,
+    kv_heads: int = 0,
 ) -> Program:
     """Give every value its buffer, every record its words.
 
@@ -35,7 +39,10 @@ def build(
     addresses, block = allocate(kept)
     at = [0]
     records: list[np.ndarray] = []
-    chains, steps, hosts, result_words = [], [], [], []
+    chains: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
+    hosts: list[tuple[int, HostFunction]] = []
+    result_words: list[tuple[int, int]] = []
     for index, step in enumerate(schedule.steps):
         first_chain = len(chains)
         for chain in step:
@@ -90,7 +97,9 @@ def _host_function(
 
     def view(value: Value, rows: int) -> np.ndarray:
         address = result_address[0] if value is result else addresses[id(value)]
-        return np.frombuffer((ctypes.c_float * (rows * value.cols)).from_address(address), np.float32).reshape(rows, value.cols)
+        return np.frombuffer((ctypes.c_float * (rows * value.cols)).from_address(address), np.float32).reshape(
+            rows, value.cols
+        )
 
     def run(m: int, n_out: int, context: Any) -> None:
         rows = n_out if sel else m

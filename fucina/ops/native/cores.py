@@ -61,7 +61,10 @@ def _macos_cores() -> int:
     libc = ctypes.CDLL(None)
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
         value, size = ctypes.c_int(0), ctypes.c_size_t(4)
-        if libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0 and value.value > 0:
+        if (
+            libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0
+            and value.value > 0
+        ):
             return value.value
     raise OSError("sysctl does not know the number of cores")
 

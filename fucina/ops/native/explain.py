@@ -30,8 +30,8 @@ def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
     """One line a record, grouped in chains (|) and steps (numbered)."""
     count = summary(schedule)
     lines = [
-        f"native interpreter: {count['records']} records in {count['chains']} chains in {count['steps']} steps, "
-        f"{count['shared']} of them shared by {threads} threads in a pass of one row",
+        f"native interpreter: {count['records']} records in {count['chains']} chains in {count['steps']} steps",
+        f"{count['shared']} steps are shared by {threads} threads in a pass of one row; the others are one chunk",
         "",
         "Chains of a step are independent.  Records of a chain run back to back on the units that a thread claims.",
         "",

@@ -12,7 +12,6 @@ from ...kernels.record import (
     CHUNK,
     COLS,
     COST,
-    M,
     NOUT,
     NPART,
     P0,
@@ -25,6 +24,7 @@ from ...kernels.record import (
     SPLIT,
     UNITS,
     WORDS,
+    M,
 )
 from .atomics import load, store
 from .layout import (

@@ -36,6 +36,7 @@ class Sources(Protocol):
         """Address of a table of cosines and sines."""
 
 
+Params = list[int | float | Address]
 HostOp = Callable[[list[np.ndarray], Any], np.ndarray]
 
 
@@ -85,14 +86,18 @@ class Recorder:
             raise ModelError(f"a matrix in blocks of {block} columns cannot take {x.cols} columns")
         starts = _starts(kind, x.cols)
         q = self._value(f"{kind}({x.name})", x.cols, x.sel, starts["end"])
-        params: list[int | float | Address] = [Address(x), x.cols, *(Address(q, starts[name]) for name in ("q", "d", "s", "s16"))]
+        params: Params = [
+            Address(x),
+            x.cols,
+            *(Address(q, starts[name]) for name in ("q", "d", "s", "s16")),
+        ]
         record = Record("", params, local=[x], writes=[q], cost=5)
         columns = Partition(COLS, x.cols, x.sel)
         if self.schedule.fits_behind(x, columns, block):
             record.kernel = f"quantise.{kind}.cols"
             self._columns(record, x.cols, x.sel, block)
         else:
-            parts = x.chain.partition.extent if x.chain.partition.rule == ROWS else 1
+            parts = x.writer.partition.extent if x.writer.partition.rule == ROWS else 1
             if x.cols % (parts * block):
                 parts = 1
             record.kernel = f"quantise.{kind}.rows"
@@ -107,7 +112,7 @@ class Recorder:
         """Row `token` of the embedding matrix for every row of the pass.  -> [m, dim]"""
         address, fmt = self._sources.matrix(w)
         out = self._value("embedding", w.shape[1])
-        params = [address, out.cols, Address(out), float(scale)]
+        params: Params = [address, out.cols, Address(out), float(scale)]
         self._rows(Record(f"embed.{fmt}", params, writes=[out], cost=2 * out.cols, weight=w), 0)
         return out
 
@@ -123,7 +128,7 @@ class Recorder:
         width = x.cols // heads
         if width * heads != x.cols or w.shape != (width,):
             raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}] / {heads} heads")
-        params = [Address(x), Address(out), self._sources.vector(w), width, heads, float(eps)]
+        params: Params = [Address(x), Address(out), self._sources.vector(w), width, heads, float(eps)]
         self._rows(Record("rms_norm", params, local=[x], writes=[out], cost=x.cols, weight=w), x.sel)
         return out
 
@@ -135,11 +140,12 @@ class Recorder:
         address, name = self._sources.matrix(w)
         fmt = FORMATS[name]
         out = self._value(w.name.removesuffix(".weight"), n, x.sel)
-        source, scales = x, [0, 0]
-        if fmt.activations != "f32":
+        source = x
+        scales: list[int | Address] = [0, 0]
+        if fmt.sums is not None:
             source, starts = self.quantised(x, fmt.activations), _starts(fmt.activations, cols)
             scales = [Address(source, starts["d"]), Address(source, starts[fmt.sums])]
-        params = [address, cols, Address(source), *scales, Address(out), n]
+        params: Params = [address, cols, Address(source), *scales, Address(out), n]
         cost = cols // fmt.cols * fmt.raw
         self._columns(Record(f"linear.{name}", params, whole=[source], writes=[out], cost=cost, weight=w), n, x.sel)
         return out
@@ -160,7 +166,7 @@ class Recorder:
         if (x.cols, x.sel) != (y.cols, y.sel):
             raise ModelError(f"{kernel} needs two tensors of one shape, got {x.cols} and {y.cols} columns")
         out = self._value(kernel, x.cols, x.sel)
-        params = [Address(x), Address(y), Address(out), x.cols]
+        params: Params = [Address(x), Address(y), Address(out), x.cols]
         self._columns(Record(kernel, params, local=[x, y], writes=[out], cost=12), x.cols, x.sel)
         return out
 
@@ -171,7 +177,7 @@ class Recorder:
         self._needs_every_row(x, "rope")
         if width * heads != x.cols or rope.dims > width:
             raise ModelError(f"RoPE of {rope.dims} numbers does not fit {heads} heads in {x.cols} columns")
-        params = [Address(x), Address(out), heads, width, rope.dims, self._sources.rope(rope)]
+        params: Params = [Address(x), Address(out), heads, width, rope.dims, self._sources.rope(rope)]
         self._rows(Record(f"rope.{rope.pairing}", params, local=[x], writes=[out], cost=x.cols), x.sel)
         return out
 
@@ -181,8 +187,10 @@ class Recorder:
         self._needs_every_row(k, "kv_append")
         self._needs_every_row(v, "kv_append")
         if (k.cols, v.cols) != (g.kv_heads * g.k_dim, g.kv_heads * g.v_dim):
-            raise ModelError(f"layer {layer} keeps {g.kv_heads} heads of {g.k_dim} and {g.v_dim}, got {k.cols} and {v.cols}")
-        params = [Address(k), Address(v), g.kv_heads, g.k_dim, g.v_dim, *self._offsets[layer]]
+            raise ModelError(
+                f"layer {layer} keeps {g.kv_heads} heads of {g.k_dim} and {g.v_dim}, got {k.cols} and {v.cols}"
+            )
+        params: Params = [Address(k), Address(v), g.kv_heads, g.k_dim, g.v_dim, *self._offsets[layer]]
         cost = k.cols + v.cols
         self._rows(Record(f"kv_append.{self._dtype}", params, local=[k, v], changes=[rows_of(layer)], cost=cost), 0)
 
@@ -192,11 +200,13 @@ class Recorder:
         group = heads // g.kv_heads
         self._needs_every_row(q, "attention")
         if group * g.kv_heads != heads or q.cols != heads * g.k_dim:
-            raise ModelError(f"layer {layer}: {heads} heads in {q.cols} columns do not fit {g.kv_heads} heads of {g.k_dim}")
+            raise ModelError(
+                f"layer {layer}: {heads} heads in {q.cols} columns do not fit {g.kv_heads} heads of {g.k_dim}"
+            )
         self.attentions.add((g.kv_heads, group, g.k_dim, g.v_dim))
         out = self._value("attention", heads * g.v_dim)
         name = f"{self._dtype}.{group}.{g.k_dim}.{g.v_dim}"
-        params = [Address(q), Address(out), g.kv_heads, *self._offsets[layer], int(window), float(scale)]
+        params: Params = [Address(q), Address(out), g.kv_heads, *self._offsets[layer], int(window), float(scale)]
         # a position costs its key and value, and some arithmetic a query head
         cost = (g.k_dim + g.v_dim) * (self._item + group // 2)
         first = Record(
@@ -232,7 +242,7 @@ class Recorder:
             raise ModelError(f"{note}: a host stage takes tensors over the same rows")
         (sel,) = sels
         out = self._value(note, cols, sel)
-        params: list[int | float | Address] = [*(Address(x) for x in inputs), Address(out)]
+        params: Params = [*(Address(x) for x in inputs), Address(out)]
         record = Record(note, params, whole=list(inputs), writes=[out], uses=uses, host=function)
         self.schedule.add(record, Partition(HOST, 1, sel))
         return out

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
 
+from ...errors import ModelError
 from ...kernels.record import ATTENTION, COLS, HOST
 
 MAX_UNIT = 256  # columns in a unit, at most: the block of the K-quants
@@ -41,6 +42,13 @@ class Value:
     chain: Chain | None = None
     first: int = -1
     last: int = -1
+
+    @property
+    def writer(self) -> Chain:
+        """The chain that writes it; ModelError where a forward reads what nothing has written."""
+        if self.chain is None:
+            raise ModelError(f"the forward reads {self.name} before anything writes it")
+        return self.chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Record:
     """One kernel call over a partition: its parameters, and what it reads and writes."""
 
     kernel: str
-    params: list[int | float | Address]
+    params: Sequence[int | float | Address]
     local: Sequence[Value] = ()
     whole: Sequence[Value] = ()
     writes: Sequence[Value] = ()
@@ -76,7 +84,7 @@ class Record:
     changes: Sequence[str] = ()  # resources written
     cost: int = 0  # a column (COLS), a unit (ROWS), a position (ATTENTION): bytes, or quarters of a nanosecond
     note: str = ""
-    host: Callable[..., None] | None = None
+    host: Callable[..., Any] | None = None
     weight: Any = None
 
 
@@ -120,10 +128,10 @@ class Schedule:
         """Place a record, and say in which chain."""
         earliest = 0
         for value in record.whole:
-            earliest = max(earliest, value.chain.step + 1)
+            earliest = max(earliest, value.writer.step + 1)
         for value in record.local:
-            behind = self._joins(value.chain, partition, unit)
-            earliest = max(earliest, value.chain.step + (0 if behind else 1))
+            behind = self._joins(value.writer, partition, unit)
+            earliest = max(earliest, value.writer.step + (0 if behind else 1))
         for name in (*record.uses, *record.changes):
             if name in self._writer:
                 earliest = max(earliest, self._writer[name].step + 1)
@@ -156,7 +164,7 @@ class Schedule:
             if step == len(self.steps):
                 self.steps.append([])
             chains = self.steps[step]
-            needed = {id(v.chain): v.chain for v in record.local if v.chain.step == step}
+            needed = {id(v.writer): v.writer for v in record.local if v.writer.step == step}
             if chains and chains[0].partition.rule == HOST or len(needed) > 1:
                 step += 1
                 continue

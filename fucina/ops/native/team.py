@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import EngineClosed, ReentrantForward
-from ...kernels.record import M, NOUT, OUTROWS, PART, ROWTAB, SCRATCH, SCRATCH_STEP
+from ...kernels.record import NOUT, OUTROWS, PART, ROWTAB, SCRATCH, SCRATCH_STEP, M
 from .compiled import compiled
 from .layout import (
     B_INSIDE,
