@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def build(
         if value.chain is None:
             raise ModelError(f"the forward reads {value.name} but nothing writes it")
     kept = [v for v in values if v is not result]
+    address = cache(address)  # a forward calls few kernels many times
     addresses, block = allocate(kept)
     at = [0]
     records: list[np.ndarray] = []
