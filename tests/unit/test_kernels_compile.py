@@ -13,7 +13,6 @@ from fucina.errors import IsaError, UnknownKernel
 from fucina.kernels import compile as compiling
 from fucina.kernels import isa
 from fucina.kernels.formats import NAMES
-from fucina.kernels.lang import resolve
 from fucina.kernels.listing import assembly
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +36,8 @@ def child(code=CHILD, **env):
 
 
 def test_names():
-    assert resolve("linear.q4_1")[1] == ("q4_1",)
-    assert resolve("attention.f16.3.64.64")[1] == ("f16", 3, 64, 64)
+    assert compiling.parse("linear.q4_1")[1] == ("q4_1",)
+    assert compiling.parse("attention.f16.3.64.64")[1] == ("f16", 3, 64, 64)
     for wrong in ("linear", "linear.q9", "linear.q4_1.2", "nothing", "attention.f16.3.64.x", "add.f32"):
         with pytest.raises(UnknownKernel, match=re.escape(repr(wrong))):
             compiling.address(wrong)
