@@ -28,9 +28,9 @@ class ToyCache:
 
 
 class ToyModel:
-    """Logits that depend on the last two tokens (so that text repeats itself) and a little on everything before."""
+    """Logits that depend on the last few tokens: with a short memory, text repeats itself."""
 
-    def __init__(self, vocab=24, seed=0, memory=2):
+    def __init__(self, vocab=24, seed=0, memory=5):
         self.vocab, self.seed, self.memory = vocab, seed, memory
         self.passes = []  # rows of each pass
 

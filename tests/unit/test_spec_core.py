@@ -235,6 +235,39 @@ def test_the_gate_trips_waits_and_probes_end_to_end():
     assert kinds.count("off") == s.disabled_steps > 3 and s.steps == len(kinds)
 
 
+def test_a_gate_of_ones_own():
+    """Anything with the three methods; it is told what was committed (a stop token counts), accepted and drafted, and the cost."""
+
+    class Gate:
+        def __init__(self):
+            self.asked, self.records = 0, []
+
+        def allows(self):
+            self.asked += 1
+            return self.asked % 2 == 1
+
+        def budget(self):
+            return 4
+
+        def record(self, committed, accepted, drafted, cost):
+            self.records.append((committed, accepted, drafted, cost))
+
+    model = ToyModel()
+    text = plain(model).history
+    stop = max(text[len(PROMPT) :], key=text[len(PROMPT) :].index)  # the one that comes last
+    text = text[: text.index(stop, len(PROMPT)) + 1]
+    gate = Gate()
+    options = Options(cost_table=[(1, 1.0), (5, 3.0)])
+    source = Replay([*text, *text], lambda i, t: t if i < 2 else (t + 1) % model.vocab)
+    decoder = SpeculativeDecoder(model, source, options, gate=gate, timed=False, vocab=model.vocab)
+    stream, logits = prefilled(model, PROMPT, 100, stop_tokens={stop})
+    decode(decoder, stream, logits)
+    s = decoder.stats
+    assert stream.history == text[:-1] and gate.asked == s.steps and s.disabled_steps == s.steps // 2
+    assert len(gate.records) == s.spec_steps > 1 and gate.records[0] == (3, 2, 4, 3.0)
+    assert sum(r[1] for r in gate.records) == s.accepted and sum(r[2] for r in gate.records) == s.drafted
+
+
 def test_penalties_see_the_accepted_tokens():
     """A row's penalties hold for the tokens in front of it, not for those at the start of the step."""
     model = ToyModel(vocab=12)
