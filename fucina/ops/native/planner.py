@@ -51,7 +51,7 @@ from .layout import (
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
 WINDOW = P0 + 5  # parameter of an attention record
 PER_THREAD = 8  # most chunks of a chain, a thread
-LONG_SPLIT = 8  # split attention is cut into chunks so many times as long: each streams one run of the cache
+LONG_SPLIT = 4  # split attention is cut into chunks so many times as long: each streams one run of the cache
 
 
 def make_plan(ctl, bank):
