@@ -28,7 +28,7 @@ families = pytest.mark.parametrize("family", list(FAMILIES))
 @cache
 def team(family: str, threads: int, eager: bool = True) -> Native:
     """Interpreters that all tests share, since their threads and weights do not depend on what ran before."""
-    return native(family, threads) if eager else native(family, threads, tiny_ns=1500, target_ns=8000)
+    return native(family, threads) if eager else native(family, threads, tiny_ns=1500, target_ns=16000)
 
 
 @cache

@@ -55,7 +55,7 @@ from .program import Program
 from .system import Locks, system_calls
 
 SPIN_SECONDS = 1e-3  # a worker without work looks for some this long before it sleeps
-TARGET_NS = 8000  # a chunk: small enough that a neighbour on the machine costs little
+TARGET_NS = 16000  # a chunk: small enough that a neighbour on the machine costs little, and a step ends evenly
 TINY_NS = 1500  # a step that is over sooner is not worth sharing
 
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()
