@@ -23,7 +23,8 @@ class Row:
     """One engine.
 
     agree, positions : how many next tokens are the reference's, of how many.  different : the first one that is not.
-    rms, largest : of the differences of all logits.  rate : tokens a second of decoding; 0.0 where nothing ran.
+    rms, largest : of the differences of all logits.  rate : tokens a second of the fastest decode step; 0.0 where nothing
+    ran.
     """
 
     who: str
@@ -98,7 +99,7 @@ class Comparison:
                 + "</tr>" for row in self.rows)
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         if self.text:
-            parts.append(f"<div>text: <code>{say(self.text)}</code></div>")
+            parts.append(f"<div>text: <code>{say(printable(self.text))}</code></div>")
         parts += [f"<div>{say(remark)}</div>" for remark in self._remarks()]
         return {"text/html": "".join(parts), "text/plain": repr(self)}
 

@@ -124,7 +124,7 @@ def dequantize_q4_1(raw):
 
     Examples
     --------
-    >>> block = np.array([0, 56, 0, 60] + [0x21] * 16, np.uint8)  # d 0.5, m 1, q 1 and 2
+    >>> block = np.array([0, 56, 0, 60] + [0x21] * 16, np.uint8)  # d 0.5, m 1, q 1, 2
     >>> weights = dequantize_q4_1(block[None])
     >>> weights[0, 0].item(), weights[0, 16].item()
     (1.5, 2.0)
@@ -200,8 +200,8 @@ def dequantize_q4_k(raw):
     """Turn Q4_K blocks into weights.
 
     A block is 144 bytes for 256 weights: halves d and dmin, 12 bytes of scales, 128
-    bytes of quants.  The 256 weights are 8 sub-blocks of 32; sub-block s has a scale and a
-    minimum of 6 bits each:
+    bytes of quants.  The 256 weights are 8 sub-blocks of 32.  Sub-block s has a scale
+    and a minimum of 6 bits each:
 
         weight = (d * scale[s]) * q - (dmin * minimum[s])
 
