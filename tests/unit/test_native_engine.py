@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fucina
-from fucina.errors import EngineClosed, InvalidOption, ModelError
+from fucina.errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
 from fucina.ops import naive
 from fucina.ops.native import cores
 from fucina.ops.native.memory import aligned
@@ -283,6 +283,15 @@ def test_rope_tables_are_filled_as_far_as_needed():
         assert table.filled == filled
     cos, sin = rope_table(spec, 0, 1500)
     assert table.table.tobytes() == np.concatenate([cos, sin], axis=1).tobytes()
+
+
+def test_positions_outside_the_context_are_refused():
+    engine, config = native("gemma3", 1, context=100), FAMILIES["gemma3"]()[1]
+    kv = new_cache(config, 200)
+    run(engine, [(kv, [1] * 100)])
+    with pytest.raises(KvCacheOverflow, match="position 100 is outside the context of 100"):
+        run(engine, [(kv, [1])])
+    engine.close()
 
 
 def test_aligned_memory():

@@ -35,7 +35,7 @@ def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
         "",
         "Chains of a step are independent.  Records of a chain run back to back on the units that a thread claims.",
         "",
-        "step  units                    kernel                     bytes/unit  reads -> writes",
+        "step  units                    kernel                     cost a unit  reads -> writes",
     ]
     for index, step in enumerate(schedule.steps):
         for chain in step:
@@ -43,7 +43,7 @@ def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
                 at = f"{index:4d}" if chain is step[0] and position == 0 else "    "
                 units = _units(chain) if position == 0 else "  |"
                 cost = "" if record.host else f"{record.cost * (chain.unit if chain.partition.rule == COLS else 1)}"
-                lines.append(f"{at}  {units:<23}  {record.kernel:<25}  {cost:>10}  {_flow(record)}")
+                lines.append(f"{at}  {units:<23}  {record.kernel:<25}  {cost:>11}  {_flow(record)}")
     return "\n".join(lines)
 
 

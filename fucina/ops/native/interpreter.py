@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import EngineClosed, InvalidOption, ModelError
+from ...errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
 from ...kernels import attention as attention_kernels
 from ...kernels.compile import address
 from ...kernels.record import CHUNK, KV, MAX_ROWS, POS, ROW_WORDS, STRIDE, TOK
@@ -109,6 +109,8 @@ class Native:
         self._out_rows[:n_out] = batch.out_rows
         needed = 1 + int(rows[0, POS] if m == 1 else rows[:m, POS].max())
         if needed > self._store.rope_filled:
+            if needed > self._context:
+                raise KvCacheOverflow(f"position {needed - 1} is outside the context of {self._context}")
             self._store.fill_rope(needed)
         out = aligned(n_out * recording.vocab * 4, zero=False, alignment=64).view(np.float32)
         recording.team.program.direct(out.ctypes.data)  # the kernels write the logits where the caller will read them
