@@ -5,6 +5,7 @@ from .cache import cache_rows
 from .course_map import course_map
 from .curves import bars, curves
 from .grid import quant_grid
+from .layer import transformer_layer
 from .loop import loop_states
 from .sliders import slider
 from .svg import Drawing, Figure
@@ -12,5 +13,5 @@ from .tokens import accept_reject, token_strip
 
 __all__ = [
     "Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "loop_states",
-    "quant_grid", "slider", "token_strip",
+    "quant_grid", "slider", "token_strip", "transformer_layer",
 ]

@@ -1,4 +1,4 @@
-"""The figure of a block's levels, and bytes that are no weights."""
+"""The figures of chapters 01 and 03: levels of a block, bytes that are no weights, a layer."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def test_bytes_that_are_no_weights() -> None:
     figure = figures.block_bytes([("magic", 4), ("version", 4)], None, b"GGUF\x03\0\0\0", "Start")
     assert figure.alt == "Start: magic, bytes 0 to 3; version, bytes 4 to 7. 8 bytes."
     assert "bits a weight" not in figure.svg
+
+
+def test_layer_names_its_shapes() -> None:
+    figure = figures.transformer_layer(576, 9, 3, 64, 1536)
+    tree = ElementTree.fromstring(figure.svg)
+    words = [element.text for element in tree.iter(f"{SVG}text")]
+    assert words.count("[m, 3 x 64]") == 2 and words.count("[m, 1536]") == 3
+    width, height = float(tree.get("width")), float(tree.get("height"))
+    for element in tree.iter(f"{SVG}text"):
+        assert 0 <= float(element.get("x")) <= width and 0 <= float(element.get("y")) <= height
+    assert "k and v go into the cache" in figure.alt
