@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .chat import ChatFormat, ChatTemplate, Conversation, Reply, WarmState, send_batch, send_batch_tokens_reuse
     from .errors import FucinaError
     from .generation import Generation, GenerationStream
-    from .model import Model, load
+    from .loading import load
+    from .model import Model
     from .sampling import Sampler, SamplerOptions
 
 # Names are imported when first used: `fucina --help` and error paths should not wait for numba.
@@ -37,7 +38,7 @@ _WHERE = {
     "Sampler": ".sampling",
     "SamplerOptions": ".sampling",
     "WarmState": ".chat",
-    "load": ".model",
+    "load": ".loading",
     "send_batch": ".chat",
     "send_batch_tokens_reuse": ".chat",
 }

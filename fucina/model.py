@@ -1,16 +1,13 @@
 """A loaded model: the one object that most programs need.
 
-`load` finds the file, reads its family and hands the family's forward to an interpreter; `Model` checks everything
-that comes from outside, cuts work into passes of at most 128 rows, and moves caches forward only when every pass of a
-call has succeeded.
+`Model` checks everything that comes from outside, cuts work into passes of at most 128 rows, and moves caches forward
+only when every pass of a call has succeeded.  `loading.py` makes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,89 +26,16 @@ from .errors import (
     TokenOutOfRange,
 )
 from .generation import Generation, GenerationStream, generate
-from .gguf import GgmlType, GgufFile
-from .models import LoadedFamily, read_family
-from .ops.naive import Naive
+from .gguf import GgufFile
+from .models import LoadedFamily
 from .ops.rows import MAX_ROWS, RowBatch
-from .tokenizers import Tokenizer, load_tokenizer
+from .tokenizers import Tokenizer
 
 Tokens = Sequence[int] | np.ndarray
 Request = tuple[KvCache, Tokens, str]
 
 _WANTS = ("all", "last", "none")
 _OVERRIDABLE = ("rms_norm", "linear", "rope", "attention", "swiglu", "geglu")
-
-
-def load(
-    name_or_path: str | os.PathLike[str],
-    *,
-    backend: str = "native",
-    threads: int | None = None,
-    context: int | None = None,
-    cache_dtype: str | None = None,
-    activations: str = "f32",
-    dequantize: dict[str, Callable[[np.ndarray], np.ndarray]] | None = None,
-) -> Model:
-    """Load a model.
-
-    Parameters
-    ----------
-    name_or_path : a known name ("smollm2", see `fucina models`), or a path to a .gguf (first part of a split file too).
-    backend : "native" (compiled, the default) or "naive" (plain NumPy, to be read).
-    threads : of the native backend; None takes the physical cores that the process may use.
-    context : positions a cache may hold; None takes the length that the model was trained with.
-    cache_dtype : "f16" or "f32"; None takes "f32" for a model whose matrices are all F32, else "f16".
-    activations : of the naive backend: "f32" is the mathematical reference, "q8" has the native one's bits.
-    dequantize : of the naive backend: block decoders of your own, by format name ({"Q4_1": f}).
-
-    Raises
-    ------
-    ModelNotFound, GgufError, ModelError, UnsupportedArchitecture, UnsupportedTokenizerFormat, InvalidOption
-    """
-    from . import hub
-
-    if backend not in ("native", "naive"):
-        raise InvalidOption(f'backend must be "native" or "naive", got {backend!r}')
-    if dequantize and backend != "naive":
-        raise InvalidOption('dequantize= needs backend="naive": the native kernels read blocks directly')
-    if activations not in ("f32", "q8"):
-        raise InvalidOption(f'activations must be "f32" or "q8", got {activations!r}')
-    _check_count("threads", threads)
-    _check_count("context", context)
-    if cache_dtype not in (None, "f16", "f32"):
-        raise InvalidOption(f'cache_dtype must be "f16" or "f32", got {cache_dtype!r}')
-    file = GgufFile(hub.find(name_or_path))
-    family = read_family(file)
-    tokenizer = load_tokenizer(file.metadata)
-    if cache_dtype is None:
-        matrices = (t for t in file.tensors.values() if len(t.shape) > 1)
-        cache_dtype = "f32" if all(t.ggml_type == GgmlType.F32 for t in matrices) else "f16"
-    trained = family.config.context_length
-    if context is not None and context > trained:
-        warnings.warn(f"context of {context} positions is longer than the {trained} this model was trained with", stacklevel=2)
-    context = context or trained
-    interpreter: Any
-    if backend == "naive":
-        kind = Naive if activations == "f32" else _twin()
-        interpreter = kind(family.forward, family.config, family.weights, dequantize)
-    else:
-        from .ops.native import Native
-
-        interpreter = Native(
-            family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
-        )
-    return Model(file, family, tokenizer, interpreter, context, cache_dtype)
-
-
-def _twin() -> type[Naive]:
-    from .ops.twin import Twin
-
-    return Twin
-
-
-def _check_count(name: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-        raise InvalidOption(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def _fingerprint(file: GgufFile) -> bytes:

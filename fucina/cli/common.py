@@ -118,7 +118,7 @@ def describe_spec(decoder: Decoder) -> dict[str, Any]:
 
 def load_model(args: argparse.Namespace) -> Model:
     """Load the model that the options name."""
-    from ..model import load
+    from ..loading import load
 
     return load(args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype)
 

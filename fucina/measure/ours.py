@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from .questions import Request
 
 
