@@ -10,7 +10,7 @@ from fucina.chat import Conversation, Reply
 
 
 class Script:
-    """A processor that lets the model say nothing but the given tokens, then <|im_end|>; again from the start each turn."""
+    """A processor that lets the model say nothing but the given tokens, then <|im_end|>; anew in each turn."""
 
     def __init__(self, tokens: Sequence[int], end: int = 257):
         self.tokens, self.at, self.commits, self.resets = [*tokens, end], 0, 0, 0
@@ -60,7 +60,8 @@ def fresh_reply(c: Conversation, ids: Sequence[int], position: int, processor=No
     o = c.sampler.options
     sampling = {name: getattr(o, name) for name in o.__dataclass_fields__}
     other = Conversation(
-        c.model, template="chatml", capacity=c.cache.capacity, max_tokens=c.max_tokens, stop=c.stop, processor=processor,
+        c.model, template="chatml", capacity=c.cache.capacity, max_tokens=c.max_tokens, stop=c.stop,
+        processor=processor,
         **{**sampling, **options},
     )  # fmt: skip
     other.sampler.rng.position = position

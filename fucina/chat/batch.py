@@ -40,9 +40,9 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
     Raises
     ------
     EmptyBatch : there is no conversation.  BatchLengthMismatch : the lists differ in length.
-    MixedBatchModels, DuplicateBatchConversation, DuplicateCache, SharedBatchProcessor : streams that do not go together.
-    Exception : whatever any of the replies fails with.  The batch ends there: every reply stays as far as it got, a message
-        that got no token of an answer is dropped, and every conversation can go on.
+    MixedBatchModels, DuplicateBatchConversation, DuplicateCache, SharedBatchProcessor : they do not go together.
+    Exception : whatever any of the replies fails with.  The batch ends there: every reply stays as far as it got, a
+        message that got no token of an answer is dropped, and every conversation can go on.
     """
     writers = _check(conversations, users, writers)
     batch = TurnBatch(conversations[0].model)
@@ -65,8 +65,8 @@ def send_batch_tokens_reuse(
     """`Conversation.send_tokens_reuse` for several conversations together; failures stay where they are.
 
     A stream whose prompt does not fit, whose writer fails (a client that left) or whose sampler refuses ends with
-    finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are otherwise
-    those of `send_batch`; what is raised is an error of the batch, or of the shared pass.
+    finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are
+    otherwise those of `send_batch`; what is raised is an error of the batch, or of the shared pass.
     """
     writers = _check(conversations, ids_list, writers)
     batch = TurnBatch(conversations[0].model)
@@ -114,8 +114,8 @@ class TurnBatch:
     def step(self) -> None:
         """Run one pass: of prompts that wait, else one step of every reply.
 
-        A turn that ends, or fails by itself, is settled.  An error of the shared pass is raised, and ends every turn that is
-        under way.
+        A turn that ends, or fails by itself, is settled.  An error of the shared pass is raised, and ends every turn
+        that is under way.
         """
         self._settle_ended()
         try:
@@ -170,7 +170,9 @@ def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writer
         raise EmptyBatch("a batch needs at least one conversation, got none")
     if isinstance(prompts, str) or len(prompts) != n or (writers is not None and len(writers) != n):
         got = f"{len(prompts)} prompts" + ("" if writers is None else f", {len(writers)} writers")
-        raise BatchLengthMismatch(f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}")
+        raise BatchLengthMismatch(
+            f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}"
+        )
     if any(c.model is not conversations[0].model for c in conversations):
         raise MixedBatchModels("the conversations of a batch share their passes, so that they must belong to one model")
     if len({id(c) for c in conversations}) < n:
@@ -179,7 +181,9 @@ def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writer
         raise DuplicateCache("two conversations of the batch have one cache; every stream needs its own")
     processors = [p for c in conversations for p in _members(c.sampler.processor)]
     if len({id(p) for p in processors}) < len(processors):
-        raise SharedBatchProcessor("two conversations of the batch share a logit processor, which is one stream's state")
+        raise SharedBatchProcessor(
+            "two conversations of the batch share a logit processor, which is one stream's state"
+        )
     return [None] * n if writers is None else writers
 
 

@@ -129,10 +129,7 @@ class Conversation(ConversationState):
         """Return a conversation that goes on from a cache: what another one's `take_cache` gave, or a copy of its rows.
 
         Options are those of the constructor; the capacity is the cache's.  Rows behind the tokens are dropped.
-
-        Raises
-        ------
-        InvalidPrefix : the cache holds fewer rows than the prefix.  KvCacheShapeMismatch : it is of another model.
+        Raises InvalidPrefix (fewer rows than the prefix), KvCacheShapeMismatch (a cache of another model).
         """
         return cls(model, system, _warm=warm, **options)
 
@@ -149,13 +146,15 @@ class Conversation(ConversationState):
         Raises
         ------
         ContextFull : the conversation with this message does not fit; nothing has changed.
-        ChatTemplateError : there is no template, it refuses the message, or the message is no text; nothing has changed.
+        ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
         UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
         """
         return self._answer(self._send_turn(user), stream)
 
     def send_rendered(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
-        """Continue with text that is rendered already: special tokens in it are parsed, so it must not hold a user's raw text.
+        """Continue with text that is rendered already.
+
+        Special tokens in it are parsed, so that it must not hold what a user wrote as it is.
 
         Raises
         ------
@@ -172,7 +171,8 @@ class Conversation(ConversationState):
 
         Raises
         ------
-        EmptyMessages : there is no token.  ContextFull : they do not fit.  TokenOutOfRange : an id of another vocabulary.
+        EmptyMessages : there is no token.  ContextFull : they do not fit.
+        TokenOutOfRange : an id is none of the vocabulary.
         """
         return self._answer(self._reuse_turn(ids), stream)
 
@@ -181,11 +181,10 @@ class Conversation(ConversationState):
         return self.send_tokens_reuse(with_bos(self.model.tokenizer, self.model.tokenizer.encode(rendered)), stream)
 
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
-        """Replace the latest reply by another one to the same prompt (the same one, if greedy); its prompt is not computed again.
+        """Replace the latest reply by another one to the same prompt, which is not computed again.
 
-        Raises
-        ------
-        NoSuchTurn : nothing has been said yet.
+        The draws go on, so that it is another reply unless it is greedy.
+        Raises NoSuchTurn if nothing has been said yet.
         """
         self._end_turn()
         if not self._marks:
@@ -201,12 +200,7 @@ class Conversation(ConversationState):
         return self._answer(turn, stream)
 
     def undo(self, turns: int = 1) -> None:
-        """Take back the latest turns, message and reply.
-
-        Raises
-        ------
-        NoSuchTurn : there are not so many.
-        """
+        """Take back the latest turns, message and reply; raises NoSuchTurn if there are not so many."""
         self._end_turn()
         if not 0 <= turns <= len(self._marks):
             raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._marks)}")
@@ -291,10 +285,14 @@ class Conversation(ConversationState):
             del self.messages[mark.messages :]
 
 
-def _choose_template(model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
+def _choose_template(
+    model: Model, template: ChatFormat | ChatTemplate | str | None
+) -> ChatFormat | ChatTemplate | None:
     if isinstance(template, str):
         names = [f.value for f in ChatFormat]
         if template not in names:
-            raise InvalidOption(f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}")
+            raise InvalidOption(
+                f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}"
+            )
         return ChatFormat(template)
     return ChatTemplate.of(model) if template is None and model.chat_template is not None else template

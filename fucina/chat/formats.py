@@ -4,8 +4,8 @@ A model's own template (`ChatTemplate`) always renders a whole conversation.  A 
 put behind what is already in the cache: nothing is rendered or encoded twice, and the tokens of a reply stay those that
 were sampled.  The end of a reply is never in the cache (its stop token was dropped), so the next turn begins with it.
 
-`render_turn` and `render_messages` give text; `encode_turn` and `encode_messages` give tokens, where control tokens come
-from the format alone: markers that message text spells stay text (see `shield`).
+`render_turn` and `render_messages` give text; `encode_turn` and `encode_messages` give tokens, where control tokens
+come from the format alone: markers that message text spells stay text (see `shield`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class ChatFormat(Enum):
         for i, message in enumerate(check_messages(messages)):
             role, content = message["role"], message["content"]
             if role not in _ROLES:
-                raise ChatTemplateError(f"message {i}: the {self.value} format has the roles {', '.join(_ROLES)}, got {role!r}")
+                raise ChatTemplateError(
+                    f"message {i}: the {self.value} format has the roles {', '.join(_ROLES)}, got {role!r}"
+                )
             if role == "assistant" and self in _REASONING:
                 content = strip_reasoning(content, *_REASONING[self])
             turns.append((role, content))
@@ -112,7 +114,7 @@ class ChatFormat(Enum):
         return with_bos(tokenizer, ids) if first else ids
 
     def encode_messages(self, tokenizer: Tokenizer, messages: Sequence[Message], think_off: bool = False) -> list[int]:
-        """Return the token ids of a whole conversation; otherwise as `encode_turn`.  Errors are those of `render_messages`."""
+        """Return the token ids of a whole conversation: `encode_turn` with the errors of `render_messages`."""
         mark = unused_character(list(messages))
         markers = ControlMarkers.of(tokenizer)
         text = self.render_messages(messages, think_off, lambda t: markers.split(t, mark))
@@ -203,7 +205,9 @@ def _gemma_messages(turns: _Turns, think_off: bool, change: _Change) -> str:
     systems, turns = _leading_systems(turns, ChatFormat.GEMMA)
     folded = "".join(change(s) + "\n\n" for s in systems)
     if folded and all(role != "user" for role, _ in turns):
-        raise ChatTemplateError("the gemma format has no system role: a system message needs a user's message to stand in")
+        raise ChatTemplateError(
+            "the gemma format has no system role: a system message needs a user's message to stand in"
+        )
     text = ""
     for role, content in turns:
         if role == "user":
@@ -252,7 +256,9 @@ def _leading_systems(turns: _Turns, form: ChatFormat) -> tuple[list[str], _Turns
         n += 1
     for i, (role, _) in enumerate(turns[n:], n):
         if role == "system":
-            raise SystemMidConversation(f"message {i}: the {form.value} format takes system messages at the beginning only")
+            raise SystemMidConversation(
+                f"message {i}: the {form.value} format takes system messages at the beginning only"
+            )
     return [content for _, content in turns[:n]], turns[n:]
 
 

@@ -44,7 +44,8 @@ class ControlMarkers:
         parts = self._matcher.split(text)
         while any(isinstance(part, int) for part in parts):  # again, since overlapping markers are found in turn
             text = "".join(
-                part if isinstance(part, str) else self._text_of[part][0] + mark + self._text_of[part][1:] for part in parts
+                part if isinstance(part, str) else self._text_of[part][0] + mark + self._text_of[part][1:]
+                for part in parts
             )
             parts = self._matcher.split(text)
         for n in range(1, min(self._longest, len(text) + 1)):

@@ -1,7 +1,7 @@
 """The tokens of a conversation and the cache that holds their rows: what is true of every way to lead one.
 
-Between turns the cache holds the rows of all tokens of `history`, or of all but the newest: a reply that was cut off has
-a last token whose row nobody has needed yet.  The next turn computes it with its prompt.
+Between turns the cache holds the rows of all tokens of `history`, or of all but the newest: a reply that was cut off
+has a last token whose row nobody has needed yet.  The next turn computes it with its prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ContextFull, ConversationClosed, EmptyMessages, InvalidPrefix, KvCacheShapeMismatch, TokenOutOfRange
+from ..errors import (
+    ContextFull,
+    ConversationClosed,
+    EmptyMessages,
+    InvalidPrefix,
+    KvCacheShapeMismatch,
+    TokenOutOfRange,
+)
 from .turn import Reply, ReplyStream, Turn, Write
 
 if TYPE_CHECKING:
@@ -78,7 +85,9 @@ class ConversationState:
     def cache(self) -> KvCache:
         """The cache; ConversationClosed once it was taken away."""
         if self._cache is None:
-            raise ConversationClosed("the cache of this conversation was taken away; start another one with init_warm()")
+            raise ConversationClosed(
+                "the cache of this conversation was taken away; start another one with init_warm()"
+            )
         return self._cache
 
     @property
@@ -142,7 +151,9 @@ class ConversationState:
     def _reuse(self, ids: list[int], note: Any = None, write: Write | None = None, restore: int | None = None) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the cache shares with it stays."""
         self._check_room(len(ids), bool(ids))
-        kept = common_prefix(self.history[: self.cache.len - self.prefix_rows], ids[:-1])  # the last row's logits are wanted
+        kept = common_prefix(
+            self.history[: self.cache.len - self.prefix_rows], ids[:-1]
+        )  # the last row's logits are wanted
         self._turn = Turn(self, kept, ids[kept:], kept if restore is None else min(kept, restore), note, write)
         return self._turn
 
@@ -152,7 +163,8 @@ class ConversationState:
         if self.prefix_rows + tokens > self.capacity:
             behind = f" behind {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
             raise ContextFull(
-                f"the conversation has {tokens} tokens with this message{behind}, the context holds {self.capacity}; start a new one"
+                f"the conversation has {tokens} tokens with this message{behind}, the context holds {self.capacity}; "
+                "start a new one"
             )
 
     def _answer(self, turn: Turn, stream: bool) -> Reply | ReplyStream:

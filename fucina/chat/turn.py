@@ -31,11 +31,13 @@ Write = Callable[[str], Any]
 class Reply(Generation):
     """What the assistant answered: a `Generation`, and what only a conversation knows.
 
-    text : joined, exactly the pieces that were streamed.  tokens : those that now stand in the conversation; a token that
-    completed a stop text does not.
-    finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled", "error".
+    text : exactly the pieces that were streamed, joined.
+    tokens : those that now stand in the conversation; a token that completed a stop text does not.
+    finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" or
+    "error".
     prompt_tokens : all tokens before the reply.  reused_prefix : those of them that were in the cache already.
-    stop_index : which of the stop texts fired, or None.  error : what ended the reply, in a batch that isolates failures.
+    stop_index : which of the stop texts fired, or None.
+    error : what ended the reply, in a batch that isolates failures.
     sampled : tokens that were paid for: one that completed a stop text counts, an end token does not.
     """
 
@@ -71,7 +73,9 @@ class Turn:
         self.keep, self.restore, self.note, self.write = keep, restore, note, write
         self._rows_before = c.cache.len
         if c.cache.len > c.prefix_rows + keep and not c.cache.can_truncate:
-            raise CannotRewind("the state of this model cannot drop positions; continue the conversation, or start a new one")
+            raise CannotRewind(
+                "the state of this model cannot drop positions; continue the conversation, or start a new one"
+            )
         reset_processor(c.sampler.processor)  # may fail: before anything has changed
         c.cache.truncate(c.prefix_rows + keep)
         del c.history[keep:]
@@ -218,8 +222,9 @@ class Turn:
 class ReplyStream:
     """Iterator over the text of one reply.
 
-    Pieces are never half a character, and joined they are `result.text`.  `close()`, or the next thing that is done with
-    the conversation, ends the reply; what was said by then stays, and a message that got no token of an answer is dropped.
+    Pieces are never half a character, and joined they are `result.text`.  `close()`, or the next thing that is done
+    with the conversation, ends the reply; what was said by then stays, and a message that got no token of an answer is
+    dropped.
     """
 
     def __init__(self, turn: Turn) -> None:

@@ -91,7 +91,10 @@ def _answer(conversation: Conversation, messages: list[str], path: str, as_json:
             interrupted = True
             reply.close()
         turns.append(
-            {**common.describe(reply.result, "interrupted" if interrupted else None), "reused": reply.result.reused_prefix}
+            {
+                **common.describe(reply.result, "interrupted" if interrupted else None),
+                "reused": reply.result.reused_prefix,
+            }
         )
         if not as_json:
             common.show("\n")

@@ -20,7 +20,7 @@ from fucina.errors import (
     SharedBatchProcessor,
     TokenOutOfRange,
 )
-from fucina.sampling import AllowTokens, BanTokens, BiasTokens, compose
+from fucina.sampling import BanTokens, BiasTokens, compose
 from tests.chat_model import write_chat_model
 from tests.conversations import FailAt, Script, check_state, fresh_reply
 
@@ -41,14 +41,31 @@ def streams(model, n=6):
         {"temperature": 0.9, "top_p": 0.9, "seed": 3},
         {"temperature": 1.2, "top_k": 20, "repeat_penalty": 1.3, "seed": 4, "max_tokens": 3},
         {"processor": BanTokens(range(100, 200)), "stop": ["[", "a"]},
-        {"temperature": 0.7, "min_p": 0.05, "seed": 5, "max_tokens": 25, "processor": compose(BiasTokens({5: 2.0}), BanTokens([257]))},
+        {
+            "temperature": 0.7,
+            "min_p": 0.05,
+            "seed": 5,
+            "max_tokens": 25,
+            "processor": compose(BiasTokens({5: 2.0}), BanTokens([257])),
+        },
         {"speculation": True, "max_tokens": 30},
     ]
-    return [Conversation(model, "be", **{"template": ("chatml", None)[i % 2], "max_tokens": 12, **k}) for i, k in enumerate(kinds[:n])]
+    return [
+        Conversation(model, "be", **{"template": ("chatml", None)[i % 2], "max_tokens": 12, **k})
+        for i, k in enumerate(kinds[:n])
+    ]
 
 
 def described(reply):
-    return reply.tokens, reply.text, reply.finish_reason, reply.stop_index, reply.prompt_tokens, reply.reused_prefix, reply.sampled
+    return (
+        reply.tokens,
+        reply.text,
+        reply.finish_reason,
+        reply.stop_index,
+        reply.prompt_tokens,
+        reply.reused_prefix,
+        reply.sampled,
+    )
 
 
 # --- equal to one after another ---------------------------------------------------------------------------------
@@ -65,7 +82,12 @@ def test_a_batch_equals_one_after_another(model, n):
         assert [described(r) for r in replies] == [described(r) for r in alone]
         assert ["".join(s) for s in said] == [r.text for r in alone]
         for a, b in zip(together, apart, strict=True):
-            assert (a.history, a.messages, a.used, a.sampler.rng.position) == (b.history, b.messages, b.used, b.sampler.rng.position)
+            assert (a.history, a.messages, a.used, a.sampler.rng.position) == (
+                b.history,
+                b.messages,
+                b.used,
+                b.sampler.rng.position,
+            )
             check_state(a)
 
 
@@ -87,7 +109,9 @@ def test_many_streams_of_one_text(model):
     """Case C14: one unique text, whatever runs beside it; more streams than a pass has rows."""
     cs = [Conversation(model, template="chatml", max_tokens=4, capacity=48) for _ in range(130)]
     replies = send_batch(cs, ["hi"] * 130)
-    assert {tuple(r.tokens) for r in replies} == {tuple(Conversation(model, template="chatml", max_tokens=4).send("hi").tokens)}
+    assert {tuple(r.tokens) for r in replies} == {
+        tuple(Conversation(model, template="chatml", max_tokens=4).send("hi").tokens)
+    }
 
 
 def test_streams_end_and_join_at_their_own_time(model):
@@ -96,7 +120,9 @@ def test_streams_end_and_join_at_their_own_time(model):
 
     def make():
         return [
-            Conversation(model, template="chatml", max_tokens=n, temperature=1.0, seed=n + i, processor=BanTokens([257]))
+            Conversation(
+                model, template="chatml", max_tokens=n, temperature=1.0, seed=n + i, processor=BanTokens([257])
+            )
             for i, n in enumerate(limits)
         ]
 
@@ -128,7 +154,11 @@ def test_a_stream_cancelled_before_its_first_token(model):
     cs[1].cancel()
     while batch.busy:
         batch.step()
-    assert [t.reply.finish_reason for t in batch.turns][1] == "cancelled" and cs[1].history == [] and len(cs[1].messages) == 1
+    assert (
+        [t.reply.finish_reason for t in batch.turns][1] == "cancelled"
+        and cs[1].history == []
+        and len(cs[1].messages) == 1
+    )
     assert described(batch.turns[0].reply) == described(streams(model, 1)[0].send("hi"))
 
 
@@ -159,7 +189,17 @@ def test_failures_stay_where_they_are(model):
 
     banned = BanTokens([257])
     alone = [c.send_tokens_reuse(p) for c, p in zip(make([BanTokens([257]) for _ in range(7)]), prompts, strict=True)]
-    cs = make([banned, BanTokens(range(258)), FailAt(5), BanTokens([257]), BanTokens([257]), BanTokens([257]), BanTokens([257])])
+    cs = make(
+        [
+            banned,
+            BanTokens(range(258)),
+            FailAt(5),
+            BanTokens([257]),
+            BanTokens([257]),
+            BanTokens([257]),
+            BanTokens([257]),
+        ]
+    )
     gone, said = Gone(3), []
     given = list(prompts)
     given[4] = [1] * 301
@@ -169,7 +209,9 @@ def test_failures_stay_where_they_are(model):
         type(None), AllTokensMasked, RuntimeError, BrokenPipeError, ContextFull, TokenOutOfRange, type(None)
     ]  # fmt: skip
     assert [r.finish_reason for r in replies] == ["length", *["error"] * 5, "length"]
-    assert replies[0].tokens == alone[0].tokens and replies[6].tokens == alone[6].tokens and "".join(said) == alone[0].text
+    assert (
+        replies[0].tokens == alone[0].tokens and replies[6].tokens == alone[6].tokens and "".join(said) == alone[0].text
+    )
     assert len(replies[2].tokens) == 4 and gone.calls == 4  # not called again
     assert cs[1].history == cs[4].history == cs[5].history == []
     for c, prompt in zip(cs, prompts, strict=True):  # all of them can go on
@@ -182,7 +224,10 @@ def test_failures_stay_where_they_are(model):
 
 @pytest.mark.parametrize("at", [1, 4])
 def test_a_batch_that_is_not_isolated_ends_with_the_first_failure(model, at):
-    cs = [Conversation(model, template="chatml", max_tokens=8, processor=p) for p in (BanTokens([257]), FailAt(at), BanTokens([257]))]
+    cs = [
+        Conversation(model, template="chatml", max_tokens=8, processor=p)
+        for p in (BanTokens([257]), FailAt(at), BanTokens([257]))
+    ]
     with pytest.raises(RuntimeError, match="no"):
         send_batch(cs, ["a", "b", "c"])
     for i, c in enumerate(cs):
@@ -190,7 +235,10 @@ def test_a_batch_that_is_not_isolated_ends_with_the_first_failure(model, at):
         check_state(c)
     replies = send_batch(cs, ["d", "e", "f"])
     for c, reply in zip(cs, replies, strict=True):
-        assert reply.tokens == fresh_reply(c, c.history[: reply.prompt_tokens], 0, BanTokens([257]) if c is not cs[1] else None).tokens
+        assert (
+            reply.tokens
+            == fresh_reply(c, c.history[: reply.prompt_tokens], 0, BanTokens([257]) if c is not cs[1] else None).tokens
+        )
 
 
 def test_a_prompt_that_does_not_fit_leaves_all_as_they_were(model):

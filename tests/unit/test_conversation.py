@@ -126,7 +126,8 @@ def test_reuse(model):
 def test_speculation_changes_nothing_but_the_passes(model):
     """The seam: another decoder, the same replies, draws and rows."""
     plain, spec = (
-        Conversation(model, template="chatml", max_tokens=24, speculation=s, stop=["zz"], **SAMPLED) for s in (False, True)
+        Conversation(model, template="chatml", max_tokens=24, speculation=s, stop=["zz"], **SAMPLED)
+        for s in (False, True)
     )
     for text in ("abcabcabcabc", "abcabc", "x"):
         a, b = plain.send(text), spec.send(text)
@@ -134,6 +135,45 @@ def test_speculation_changes_nothing_but_the_passes(model):
         assert plain.sampler.rng.position == spec.sampler.rng.position and plain.history == spec.history
         check_state(spec)
     assert a.speculation is None and b.speculation.committed > 0
+
+
+class Prophet:
+    """A draft source that knows what will be said."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def suggest(self, context, limit):
+        n = next(n for n in range(len(self.tokens), -1, -1) if n == 0 or context[-n:] == self.tokens[:n])
+        return self.tokens[n : n + limit]
+
+    def observe(self, committed):
+        pass
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+def test_a_turn_that_ends_inside_an_accepted_draft(model, monkeypatch, how):
+    """No later row is sampled: draws, processor and rows are those of a plain turn (facts 8.6)."""
+    said = "abcdefghijklmno"
+    script = Script(letters(said))
+    c = Conversation(
+        model, template="chatml", speculation=Prophet(letters(said)), processor=script, temperature=1.0,
+        stop=["hij"] if how == "stop" else (),
+    )  # fmt: skip
+    if how == "cancel":
+        monkeypatch.setattr(model, "forward_rows", Passes(model, 2, c.cancel))  # prefill, then the first draft
+    reply = c.send("hi")
+    monkeypatch.undo()
+    if how == "cancel":
+        assert (reply.text, reply.finish_reason) == ("ab", "cancelled")
+    else:
+        assert (reply.text, reply.finish_reason, reply.tokens) == ("abcdefg", "stop", letters("abcdefghi"))
+        assert reply.speculation.accepted > 5
+    assert script.commits == c.sampler.rng.position == reply.sampled
+    check_state(c)
+    script.tokens = [*letters("more"), END]
+    assert c.send("and?").text == "more"
+    check_state(c)
 
 
 # --- ends of a turn ---------------------------------------------------------------------------------------------
@@ -172,7 +212,7 @@ STOPS = [
 
 @pytest.mark.parametrize("stops, said, text, index, kept", STOPS)
 def test_stop_texts(model, stops, said, text, index, kept):
-    """Nothing of the stop is shown, nothing before it is lost; the token that completed it is not in the conversation."""
+    """Nothing of the stop is shown, nothing before it is lost; the token that completed it is not in the history."""
     c = say(model, *said, stop=stops)
     for _ in range(2):
         stream = c.send("hi", stream=True)
@@ -265,7 +305,10 @@ def test_errors_change_nothing(model, template):
         (EmptyMessages, lambda: c.send_rendered("")),
         (EmptyMessages, lambda: c.send_tokens_reuse([])),
         (EmptyMessages, lambda: c.send_rendered_reuse("")),
-        *((TokenOutOfRange, lambda bad=bad: c.send_tokens_reuse([1, bad])) for bad in (-1, 261, 1 << 31, 1 << 63, 1.5, True, "a")),
+        *(
+            (TokenOutOfRange, lambda bad=bad: c.send_tokens_reuse([1, bad]))
+            for bad in (-1, 261, 1 << 31, 1 << 63, 1.5, True, "a")
+        ),
         (NoSuchTurn, lambda: c.undo(2)),
         (NoSuchTurn, lambda: c.undo(-1)),
     ):
@@ -331,7 +374,9 @@ def test_think_off(model):
     c = Conversation(model, template="chatml", think_off=True, max_tokens=2)
     c.send("hi")
     assert model.tokenizer.decode(c.history).split("assistant\n")[1].startswith("<think>\n\n</think>\n\n")
-    template = ChatTemplate("{{ messages[-1]['content'] }}{% if enable_thinking is defined and not enable_thinking %} quick{% endif %}")
+    template = ChatTemplate(
+        "{{ messages[-1]['content'] }}{% if enable_thinking is defined and not enable_thinking %} quick{% endif %}"
+    )
     c = Conversation(model, template=template, think_off=True, max_tokens=2)
     c.send("hi")
     assert model.tokenizer.decode(c.history[:8]) == "hi quick"
@@ -472,7 +517,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
     stream, pieces = c.send("hi", stream=True), []
     with pytest.raises(RuntimeError):
         for piece in stream:
-            pieces.append(piece)
+            pieces.append(piece)  # noqa: PERF402
     monkeypatch.undo()
     assert stream.result.finish_reason == "error" and len(stream.result.tokens) == 3
     assert "".join(pieces) == stream.result.text == c.messages[-1]["content"]  # what was decided came before the error
@@ -482,8 +527,14 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 
 def test_cancelling_from_another_thread(model):
     """Case E4: at the next token, fifty times, and the same request again gives the same text."""
-    c = Conversation(model, template="chatml", max_tokens=300, capacity=512, extra_stop_ids=(), processor=BanTokens([END]))
-    whole = Conversation(model, template="chatml", max_tokens=300, capacity=512, processor=BanTokens([END])).send("hi").tokens
+    c = Conversation(
+        model, template="chatml", max_tokens=300, capacity=512, extra_stop_ids=(), processor=BanTokens([END])
+    )
+    whole = (
+        Conversation(model, template="chatml", max_tokens=300, capacity=512, processor=BanTokens([END]))
+        .send("hi")
+        .tokens
+    )
     for n in range(50):
         stream = c.send("hi", stream=True)
         got = 0
@@ -562,7 +613,9 @@ def test_warm_start_continues_in_a_format(model):
     giver.send("hi")
     warm = Conversation.init_warm(model, giver.take_cache(), template="chatml", max_tokens=4)
     warm.send("and?")
-    assert model.tokenizer.decode(warm.history).startswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nok<|im_end|>\n<|im_start|>user\nand?")
+    assert model.tokenizer.decode(warm.history).startswith(
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nok<|im_end|>\n<|im_start|>user\nand?"
+    )
     with pytest.raises(UnknownMessages):
         Conversation.init_warm(model, warm.take_cache(), max_tokens=4).send("x")
 
@@ -648,4 +701,6 @@ def test_warm_equals_cold_at_the_edges_of_blocks(model, length):
 
 
 def test_common_prefix():
-    assert common_prefix([], [1]) == 0 and common_prefix([1, 2, 3], [1, 2]) == 2 and common_prefix([1, 9], [1, 2, 3]) == 1
+    assert (
+        common_prefix([], [1]) == 0 and common_prefix([1, 2, 3], [1, 2]) == 2 and common_prefix([1, 9], [1, 2, 3]) == 1
+    )

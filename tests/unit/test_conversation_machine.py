@@ -1,8 +1,8 @@
 """Exactness: whatever is done to conversations, in whatever order, every reply is a fresh engine's.
 
-A state machine sends, edits, makes replies again, cancels, batches, takes back, lets caches be adopted and copied, and lets
-passes and samplers fail.  After each step every conversation is compared with an oracle: a loop of a few lines over a fresh
-cache.  Tokens, texts, draws and the bits of every row must agree.
+A state machine sends, edits, makes replies again, cancels, batches, takes back, lets caches be adopted and copied, and
+lets passes and samplers fail.  After each step every conversation is compared with an oracle: a loop of a few lines
+over a fresh cache.  Tokens, texts, draws and the bits of every row must agree.
 
 FUCINA_MACHINE_STEPS=50000 runs longer; FUCINA_MACHINE_MODEL=smollm2 takes a real model.
 """
@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
 from fucina.errors import ContextFull, NoSuchTurn, UnknownMessages
-from fucina.sampling import BanTokens, Sampler, SamplerOptions, Watermark, compose
+from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, Watermark, compose
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
 
@@ -48,21 +48,30 @@ class Fuse:
 
 KINDS = [
     {"template": "chatml", "max_tokens": 6},
-    {"template": "chatml", "max_tokens": 9, "temperature": 1.1, "top_k": 40, "repeat_penalty": 1.2, "seed": 1, "stop": ["[", "ab", "é"]},
+    {
+        "template": "chatml",
+        "max_tokens": 9,
+        "temperature": 1.1,
+        "top_k": 40,
+        "repeat_penalty": 1.1,
+        "seed": 1,
+        "stop": ["abb", "", "baa", "bé", "é["],
+    },
     {"max_tokens": 5, "temperature": 0.9, "top_p": 0.9, "presence_penalty": 0.5, "seed": 2},
     {"template": "chatml", "max_tokens": 12, "temperature": 0.6, "min_p": 0.02, "seed": 3, "speculation": True},
 ]
 
 
-def processor_of(kind):
-    return (None, Watermark(5), BanTokens(range(60, 90)), compose(Watermark(6), BanTokens([7])))[kind]
+def processor_of(kind, model):
+    likely = dict.fromkeys(model.tokenizer.encode("abé["), 6.0)  # so that stop texts happen, and almost happen
+    return (None, BiasTokens(likely), BanTokens(range(60, 90)), compose(Watermark(6), BanTokens([7])))[kind]
 
 
 class Oracle:
     """One conversation told again, plainly."""
 
     def __init__(self, model, kind):
-        self.model, self.options, self.processor = model, KINDS[kind], processor_of(kind)
+        self.model, self.options, self.processor = model, KINDS[kind], processor_of(kind, model)
         sampling = {k: v for k, v in self.options.items() if k in SamplerOptions.__dataclass_fields__}
         self.sampling = SamplerOptions(**sampling)
         self.history, self.messages, self.position = [], [], 0
@@ -126,7 +135,7 @@ class ConversationMachine(RuleBasedStateMachine):
         self.conversations = [self.make(kind) for kind in range(len(KINDS))]
 
     def make(self, kind, warm=None):
-        options = {**KINDS[kind], "processor": Fuse(processor_of(kind))}
+        options = {**KINDS[kind], "processor": Fuse(processor_of(kind, self.model))}
         if warm is None:
             return Conversation(self.model, capacity=CAPACITY, **options)
         c = Conversation.init_warm(self.model, warm, **options)
@@ -347,7 +356,8 @@ class ConversationMachine(RuleBasedStateMachine):
         cs = [self.conversations[m[0]] for m in members]
         prompts = [self.oracles[who].history[:keep] + more for who, keep, more, _ in members]
         expected = [
-            self.oracles[m[0]].answer(ids) if 0 < len(ids) <= CAPACITY else None for m, ids in zip(members, prompts, strict=True)
+            self.oracles[m[0]].answer(ids) if 0 < len(ids) <= CAPACITY else None
+            for m, ids in zip(members, prompts, strict=True)
         ]
         for c, (_, _, _, fuse) in zip(cs, members, strict=True):
             c.sampler.processor.left = fuse
@@ -419,6 +429,9 @@ def test_any_order_of_events(model):
     while machine.steps < STEPS:
         runs = -(-(STEPS - machine.steps) // STEPS_A_RUN)
         run_state_machine_as_test(
-            machine, settings=settings(max_examples=runs, stateful_step_count=STEPS_A_RUN, deadline=None, suppress_health_check=checks)
+            machine,
+            settings=settings(
+                max_examples=runs, stateful_step_count=STEPS_A_RUN, deadline=None, suppress_health_check=checks
+            ),
         )
     print(f"{machine.steps} steps")

@@ -1,4 +1,4 @@
-"""The built-in chat formats: exact texts of the documents, errors by name, and markers in message text that stay text."""
+"""The built-in chat formats: exact texts of the documents, errors by name, markers in message text that stay text."""
 
 import pytest
 from hypothesis import given
@@ -100,9 +100,12 @@ def test_chatml_messages_of_the_documents():
 
 def test_chatml_and_llama3_take_systems_anywhere():
     messages = [*conversation("a", "b", "c"), {"role": "system", "content": "s"}]
-    assert C.render_messages(messages).endswith("<|im_start|>user\nc<|im_end|>\n<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\n")
+    assert C.render_messages(messages).endswith(
+        "<|im_start|>user\nc<|im_end|>\n<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert L.render_messages(messages) == (
-        f"<|begin_of_text|>{H('user')}a<|eot_id|>{H('assistant')}b<|eot_id|>{H('user')}c<|eot_id|>{H('system')}s<|eot_id|>{H('assistant')}"
+        f"<|begin_of_text|>{H('user')}a<|eot_id|>{H('assistant')}b<|eot_id|>{H('user')}c<|eot_id|>"
+        f"{H('system')}s<|eot_id|>{H('assistant')}"
     )
 
 
@@ -134,7 +137,9 @@ def test_gemma4_joins_leading_systems():
 @pytest.mark.parametrize("system", [None, "", " be "])
 @pytest.mark.parametrize("think_off", [False, True])
 def test_a_first_turn_is_the_same_both_ways(form, system, think_off):
-    assert form.render_turn("hi", system, True, think_off) == form.render_messages(conversation("hi", system=system), think_off)
+    assert form.render_turn("hi", system, True, think_off) == form.render_messages(
+        conversation("hi", system=system), think_off
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,9 @@ def test_a_system_in_the_middle(form):
 
 # --- tokens -----------------------------------------------------------------------------------------------------
 
-PIECES = st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_", "end|>", "|>", "<", "a", "\n", "é"]), max_size=6).map("".join)
+PIECES = st.lists(
+    st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_", "end|>", "|>", "<", "a", "\n", "é"]), max_size=6
+).map("".join)
 
 
 @given(user=PIECES, system=st.none() | PIECES, first=st.booleans(), think_off=st.booleans())

@@ -60,7 +60,16 @@ def test_repeated_phrases_are_no_new_evidence():
 
 @pytest.mark.parametrize(
     "name, value",
-    [("key", -1), ("key", 1 << 64), ("key", 1.5), ("bias", math.nan), ("bias", -1.0), ("green", 0.0), ("green", 1.0), ("context", 0)],
+    [
+        ("key", -1),
+        ("key", 1 << 64),
+        ("key", 1.5),
+        ("bias", math.nan),
+        ("bias", -1.0),
+        ("green", 0.0),
+        ("green", 1.0),
+        ("context", 0),
+    ],
 )
 def test_bad_settings_are_named(name, value):
     with pytest.raises(InvalidSamplerOption, match=f"^{name} must"):
