@@ -41,6 +41,19 @@ def assembly(name: str, isa: str | None = None, triple: str | None = None, cpu: 
     IsaError
         This build of LLVM has no such target.
     """
+    module, machine = _optimised(name, isa, triple, cpu, features)
+    return machine.emit_assembly(module)
+
+
+def object_code(
+    name: str, isa: str | None = None, triple: str | None = None, cpu: str = "", features: str = ""
+) -> bytes:
+    """As `assembly`, but the object file: symbol `kernel`, to be relocated by whoever runs it."""
+    module, machine = _optimised(name, isa, triple, cpu, features)
+    return machine.emit_object(module)
+
+
+def _optimised(name: str, isa: str | None, triple: str | None, cpu: str, features: str):
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     try:
@@ -55,4 +68,4 @@ def assembly(name: str, isa: str | None = None, triple: str | None = None, cpu: 
     options = binding.create_pipeline_tuning_options(speed_level=3)
     passes = binding.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    return machine.emit_assembly(module)
+    return module, machine
