@@ -7,6 +7,7 @@ only when every pass of a call has succeeded.  `loading.py` makes it.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class Model:
         self._fingerprint = _fingerprint(file)
         self._lock = threading.Lock()
         self._owner: int | None = None
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"Model({self.path.name}, backend={self.backend}, context={self.context}, cache={self.cache_dtype})"
@@ -224,6 +226,8 @@ class Model:
     @contextmanager
     def _own(self) -> Iterator[None]:
         """One thread at a time; the same thread twice would wait for itself, so that is an error."""
+        if self._process != os.getpid():  # forked, perhaps while a thread that does not exist here held the lock
+            self._lock, self._owner, self._process = threading.Lock(), None, os.getpid()
         me = threading.get_ident()
         if self._owner == me:
             raise ReentrantForward("this model is in the middle of a pass; an op or host stage cannot start another one")

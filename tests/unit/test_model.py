@@ -1,5 +1,6 @@
 """The checks in front of a pass, on both interpreters: bad input gets a named error and changes nothing."""
 
+import os
 import threading
 
 import numpy as np
@@ -162,6 +163,17 @@ def test_two_threads_queue_up(model):
     for t in threads:
         t.join()
     assert got == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_forked_while_a_thread_held_the_model_goes_on(model):
+    expected = model.logits([7, 8]).tobytes()
+    with model._own():  # as if another thread were in a pass
+        child = os.fork()
+        if child == 0:
+            model._owner = -1
+            os._exit(0 if model.logits([7, 8]).tobytes() == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_override_runs_the_learners_op(model):
