@@ -214,8 +214,9 @@ class ConversationMachine(RuleBasedStateMachine):
         if not c.history:
             o.told, o.messages = True, []
 
-    @rule(who=WHO)
-    def regenerate(self, who):
+    @rule(who=WHO, left=st.booleans())
+    def regenerate(self, who, left):
+        """The latest reply again; left unread, it leaves nothing of its turn."""
         o, c = self.oracles[who], self.conversations[who]
         if not o.marks:
             with pytest.raises(NoSuchTurn):
@@ -229,12 +230,15 @@ class ConversationMachine(RuleBasedStateMachine):
             ids = o.prompt(user)
         else:
             ids = o.history[:prompt_end]
+        del o.marks[-1]
+        o.history, o.messages = list(history), list(messages)
+        if left:
+            c.regenerate(stream=True).close()
+            return
         expected = o.answer(ids)
         reply = c.regenerate()
         self.agree(who, reply, expected)
         assert reply.reused_prefix >= len(ids) - 1 or "template" not in o.options
-        del o.marks[-1]
-        o.history, o.messages = list(history), list(messages)
         o.enter(ids, reply.tokens, user, reply.text, before)
 
     @rule(who=WHO, text=TEXTS, pieces=st.integers(0, 4), how=st.sampled_from(["cancel", "close", "thread"]))
