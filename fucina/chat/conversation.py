@@ -231,7 +231,7 @@ class Conversation(ConversationState):
 
     def _open(self, system: str | None) -> None:
         """Check the system message and keep it."""
-        opening = [] if system is None else check_messages([{"role": "system", "content": system}])
+        opening: list[Message] = [] if system is None else list(check_messages([{"role": "system", "content": system}]))
         if isinstance(self._template, ChatTemplate) and opening:
             self._template.render(opening)  # one that it refuses should fail here
         self._opening: list[Message] = opening
@@ -257,7 +257,7 @@ class Conversation(ConversationState):
         return self._reuse(self._encode(self._template, [*self.messages, message]), message, write=write)
 
     def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-        variables = {"enable_thinking": False} if self.think_off else {}
+        variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
         return template.encode(self.model.tokenizer, messages, **variables)
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:

@@ -6,7 +6,7 @@ order, so a reply cannot depend on its company.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
@@ -120,7 +120,7 @@ class Turn:
         if self.live and logits is not None:
             self.conversation.decoder.bootstrap_step(self.stream, logits)
 
-    def pieces(self) -> Iterator[str]:
+    def pieces(self) -> Generator[str, None, None]:
         """Run the turn alone, and give its text as it is decided."""
         fault: Exception | None = None
         try:
