@@ -129,8 +129,10 @@ class CostGate:
         """How many tokens to draft at most: less where less is accepted."""
         o = self._options
         _, accepted, drafted = self._sums
-        if not drafted or not o.adapt_budget:
+        if not o.adapt_budget:
             return o.max_draft
+        if not drafted:
+            return min(o.max_draft, max(o.min_draft, o.first_draft))
         return min(o.max_draft, max(o.min_draft, 2 + math.ceil(accepted * o.max_draft / drafted)))
 
     def record(self, committed: int, accepted: int, drafted: int, cost: float) -> None:

@@ -15,6 +15,7 @@ from .cost_table import CostTable, default_table
 _WHOLE = {
     "max_draft": (0, MAX_ROWS - 1),
     "min_draft": (1, MAX_ROWS - 1),
+    "first_draft": (0, MAX_ROWS - 1),
     "topk_feedback": (0, 1024),
     "rate_window": (0, 1 << 20),
     "min_window_drafted": (0, 1 << 31),
@@ -42,6 +43,8 @@ class Options:
     probe_steps : verifies of a probe.
     cost_table : a CostTable, or points (rows, cost); default: the package's own.
     adapt_budget : draft less where less is accepted, and in whole tiles of the kernels where that is cheaper.
+    first_draft : with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is accepted of
+        them sets the next budget.  The documents begin with `max_draft`, and pay for a long draft on no evidence.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class Options:
     probe_steps: int = 4
     cost_table: CostTable | Iterable[tuple[int, float]] = field(default_factory=default_table)
     adapt_budget: bool = True
+    first_draft: int = 3
 
     def __post_init__(self) -> None:
         for name, (low, high) in _WHOLE.items():

@@ -235,6 +235,22 @@ def test_the_gate_trips_waits_and_probes_end_to_end():
     assert kinds.count("off") == s.disabled_steps > 3 and s.steps == len(kinds)
 
 
+def test_times_of_passes_reach_the_cost():
+    """Plain passes set the unit, verifies the scale; without a clock the table stays as it is."""
+    model = ToyModel()
+    text = plain(model).history
+    for timed in (True, False):
+        decoder = SpeculativeDecoder(model, Replay(text), Options(min_speedup=0), timed=timed, vocab=model.vocab)
+        stream, logits = prefilled(model, PROMPT, 100, max_tokens=40)
+        decoder.bootstrap_step(stream, logits)
+        suggest, decoder.source.suggest = decoder.source.suggest, lambda context, limit: []
+        decoder.step(stream)
+        assert (decoder.cost.plain_seconds() is not None) is timed and decoder.cost.scale == 1.0
+        decoder.source.suggest = suggest
+        decoder.step(stream)
+        assert decoder.stats.spec_steps == 1 and (decoder.cost.scale != 1.0) is timed
+
+
 def test_a_gate_of_ones_own():
     """Anything with the three methods; it is told what was committed (a stop token counts), accepted and drafted, and the cost."""
 

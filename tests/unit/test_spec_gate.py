@@ -117,6 +117,7 @@ def test_documented_defaults():
         (InvalidOption, {"max_draft": True}),
         (InvalidOption, {"max_draft": 2.0}),
         (InvalidOption, {"min_draft": 0}),
+        (InvalidOption, {"first_draft": -1}),
         (InvalidOption, {"topk_feedback": -1}),
         (InvalidOption, {"min_speedup": math.nan}),
         (InvalidOption, {"probe_margin": -0.1}),
@@ -274,8 +275,10 @@ def test_the_window_forgets():
 
 
 def test_budget_follows_acceptance():
-    gate = CostGate(Options())
-    assert gate.budget() == 16
+    gate = CostGate(Options(first_draft=16))
+    assert gate.budget() == 16  # the documents': nothing drafted yet
+    assert CostGate(Options()).budget() == 3 and CostGate(Options(max_draft=2)).budget() == 2
+    assert CostGate(Options(first_draft=0)).budget() == 2 and CostGate(Options(min_draft=5)).budget() == 5
     gate.record(committed=3, accepted=2, drafted=8, cost=1.0)
     assert gate.budget() == 6  # 2 + ceil(25 % of 16)
     for accepted, expected in ((0, 2), (8, 16)):
