@@ -136,8 +136,9 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
     cache).  The token that comes back is appended to the history and is settled from
     then on.  Then it is handed to `emit`.
 
-    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the
-    history stay there; the cache is rewound to the rows of all of them but the last.
+    When `model.step` or `emit` raises, the error goes on to the caller.  So does
+    Ctrl-C, a KeyboardInterrupt.  Tokens in the history stay there; the cache is rewound
+    to the rows of all of them but the last.
 
     Parameters
     ----------

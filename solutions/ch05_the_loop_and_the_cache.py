@@ -252,7 +252,8 @@ ex = Exercise(
     hints=[
         "Which tokens are settled when an error comes? All that are in `history`. What must the cache hold then?",
         "Each turn: step with history[-1], append what comes back to history, hand it to emit, stop at the stop token.",
-        "An error may come out of step or out of emit. In both cases the same line makes the promise true again.",
+        "An error may come out of step or out of emit, and not each is an Exception: KeyboardInterrupt is not. In all "
+        "cases one and the same line makes the promise true again.",
         "`except BaseException: cache.truncate(len(history) - 1); raise`. A bare `raise` passes the error on.",
     ],
 )
@@ -266,8 +267,9 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
     cache).  The token that comes back is appended to the history and is settled from
     then on.  Then it is handed to `emit`.
 
-    When `model.step` or `emit` raises, the error goes on to the caller.  Tokens in the
-    history stay there; the cache is rewound to the rows of all of them but the last.
+    When `model.step` or `emit` raises, the error goes on to the caller.  So does
+    Ctrl-C, a KeyboardInterrupt.  Tokens in the history stay there; the cache is rewound
+    to the rows of all of them but the last.
 
     Parameters
     ----------
@@ -348,6 +350,26 @@ def swallows(model, cache, history, max_tokens, emit, stop=None):
                 break
     except Exception:
         cache.truncate(len(history) - 1)
+    return added
+
+
+@ex.wrong("Catches Exception only. Ctrl-C is a KeyboardInterrupt, a BaseException but no Exception: it passes by, and "
+          "nothing is rewound.")
+def misses_ctrl_c(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except Exception:
+        cache.truncate(len(history) - 1)
+        raise
     return added
 
 
@@ -516,6 +538,26 @@ def survives_the_model(decode, t):
 
 def len_of(token):
     """An emit that does nothing."""
+
+
+class InterruptedModel(ToyModel):
+    """A ToyModel whose failing step is stopped by Ctrl-C."""
+
+    def step(self, token, cache):
+        try:
+            return super().step(token, cache)
+        except OSError:
+            raise KeyboardInterrupt from None
+
+
+@ex.check("Ctrl-C in the middle of a step goes on to the caller as well, and the promise holds")
+def survives_ctrl_c(decode, t):
+    for fails_at in (0, 2):
+        cache, history = prefilled([7, 8])
+        t.case("history = [7, 8]; the cache holds 1 row", f"Ctrl-C in step number {fails_at + 1}, behind its row")
+        t.raises("KeyboardInterrupt", decode, InterruptedModel(fails_at), cache, history, 8, len_of,
+                 shown="decode(model, cache, history, 8, emit)")
+        expect_promise(t, cache, history, [7, 8] + plain([7, 8], fails_at))
 
 
 @ex.check("an error in emit goes on to the caller; the token is settled, and the promise holds")
