@@ -63,7 +63,7 @@ def one_after_another(cs: Sequence[Conversation]) -> tuple[float, list[list[int]
 def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
     """Seconds of decoding, and the tokens."""
     batch = TurnBatch(model)
-    turns = [batch.add(c._send_turn(prompt(i))) for i, c in enumerate(cs)]
+    turns = [batch.send(c, prompt(i)) for i, c in enumerate(cs)]
     while any(turn.waiting for turn in turns):
         batch.step()
     start = perf_counter()

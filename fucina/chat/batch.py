@@ -48,7 +48,7 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
     batch = TurnBatch(conversations[0].model)
     try:
         for c, user, write in zip(conversations, users, writers, strict=True):
-            batch.add(c._send_turn(user, write))
+            batch.send(c, user, write)
         while batch.busy:
             batch.step()
             for turn in batch.turns:
@@ -74,7 +74,7 @@ def send_batch_tokens_reuse(
     try:
         for c, ids, write in zip(conversations, ids_list, writers, strict=True):
             try:
-                replies.append(batch.add(c._reuse_turn(ids, write)).settle)
+                replies.append(batch.send_tokens_reuse(c, ids, write).settle)
             except Exception as error:
                 replies.append(lambda c=c, error=error: _refused(c, error))  # type: ignore[misc]
         while batch.busy:
@@ -100,8 +100,23 @@ class TurnBatch:
         self._decoder = BatchDecoder(model)
         self._decoding: dict[int, tuple[Turn, BatchMember]] = {}
 
-    def add(self, turn: Turn) -> Turn:
-        """Let a turn take part; its prompt is computed first."""
+    def send(self, conversation: Conversation, user: Any, write: Write | None = None) -> Turn:
+        """Let a conversation take part with a message (see `Conversation.send`); its prompt is computed first.
+
+        Raises the errors of `Conversation.send`, and those of `send_batch` for streams that do not go together.
+        """
+        _check_together(self.model, [*self._active(), conversation])
+        return self._add(conversation._send_turn(user, write))
+
+    def send_tokens_reuse(self, conversation: Conversation, ids: Sequence[int], write: Write | None = None) -> Turn:
+        """Let a conversation take part with a whole prompt (see `Conversation.send_tokens_reuse`)."""
+        _check_together(self.model, [*self._active(), conversation])
+        return self._add(conversation._reuse_turn(ids, write))
+
+    def _active(self) -> list[Conversation]:
+        return [turn.conversation for turn in self.turns if turn.reply is None]
+
+    def _add(self, turn: Turn) -> Turn:
         self.turns.append(turn)
         self._waiting.append(turn)
         return turn
@@ -173,7 +188,14 @@ def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writer
         raise BatchLengthMismatch(
             f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}"
         )
-    if any(c.model is not conversations[0].model for c in conversations):
+    _check_together(conversations[0].model, conversations)
+    return [None] * n if writers is None else writers
+
+
+def _check_together(model: Model, conversations: Sequence[Conversation]) -> None:
+    """Raise what keeps conversations from sharing passes."""
+    n = len(conversations)
+    if any(c.model is not model for c in conversations):
         raise MixedBatchModels("the conversations of a batch share their passes, so that they must belong to one model")
     if len({id(c) for c in conversations}) < n:
         raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
@@ -184,7 +206,6 @@ def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writer
         raise SharedBatchProcessor(
             "two conversations of the batch share a logit processor, which is one stream's state"
         )
-    return [None] * n if writers is None else writers
 
 
 def _members(processor: Any) -> tuple[Any, ...]:

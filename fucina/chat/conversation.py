@@ -233,7 +233,7 @@ class Conversation(ConversationState):
         """Check the system message and keep it."""
         opening: list[Message] = [] if system is None else list(check_messages([{"role": "system", "content": system}]))
         if isinstance(self._template, ChatTemplate) and opening:
-            self._template.render(opening)  # one that it refuses should fail here
+            self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
         self._opening: list[Message] = opening
         self.system: str | None = opening[0]["content"] if opening else None
 

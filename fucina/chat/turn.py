@@ -130,7 +130,8 @@ class Turn:
             while self.live:
                 if piece := self._unshown():
                     yield piece
-                self.conversation.decoder.step(self.stream)
+                if self.live:  # nobody has ended the turn in between
+                    self.conversation.decoder.step(self.stream)
         except Exception as error:
             fault = error
         except BaseException:  # closed by its reader, or Ctrl-C
@@ -153,6 +154,7 @@ class Turn:
             self.reply = self._describe(error)
             if self.reply.finish_reason in ("error", "cancelled") and not self.reply.tokens:
                 self._undo()
+            self.stream.ended = True
             self.conversation._settled(self, self.reply)
         return self.reply
 

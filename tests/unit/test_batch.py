@@ -129,10 +129,10 @@ def test_streams_end_and_join_at_their_own_time(model):
     alone = [c.send(text).tokens for c, text in zip(make(), TEXTS, strict=False)]
     cs = make()
     batch = TurnBatch(model)
-    turns = [batch.add(c._send_turn(text)) for c, text in zip(cs[:3], TEXTS, strict=False)]
+    turns = [batch.send(c, text) for c, text in zip(cs[:3], TEXTS, strict=False)]
     for _ in range(8):
         batch.step()
-    turns += [batch.add(c._send_turn(text)) for c, text in zip(cs[3:], TEXTS[3:], strict=False)]
+    turns += [batch.send(c, text) for c, text in zip(cs[3:], TEXTS[3:], strict=False)]
     steps = 0
     while batch.busy:
         batch.step()
@@ -146,11 +146,30 @@ def test_streams_end_and_join_at_their_own_time(model):
         check_state(c)
 
 
+def test_a_conversation_joins_once(model):
+    a, b = (Conversation(model, template="chatml", max_tokens=3, processor=p) for p in (BanTokens([1]), None))
+    batch = TurnBatch(model)
+    turn = batch.send(a, "hi")
+    with pytest.raises(DuplicateBatchConversation):
+        batch.send(a, "again")
+    b.sampler.processor = a.sampler.processor
+    with pytest.raises(SharedBatchProcessor):
+        batch.send_tokens_reuse(b, [1, 2])
+    while batch.busy:
+        batch.step()
+    assert len(turn.settle().tokens) == 3 and b.history == []
+    batch.send(a, "again")  # the first turn is over
+    batch.step()
+    batch.close()
+    assert [t.reply.finish_reason for t in batch.turns] == ["length", "cancelled"] and not batch.busy
+    check_state(a)
+
+
 def test_a_stream_cancelled_before_its_first_token(model):
     cs = streams(model, 2)
     batch = TurnBatch(model)
     for c, text in zip(cs, ("hi", "x" * 200), strict=True):
-        batch.add(c._send_turn(text))
+        batch.send(c, text)
     cs[1].cancel()
     while batch.busy:
         batch.step()

@@ -584,6 +584,17 @@ def test_a_reply_that_its_reader_leaves(model):
     assert done.result.tokens == tokens and done.result.finish_reason == "length"
 
 
+def test_a_reply_that_is_read_on_after_the_next_one(model):
+    c = Conversation(model, template="chatml", max_tokens=30, processor=BanTokens([END]), capacity=512)
+    left = c.send("hi", stream=True)
+    pieces = [next(left), next(left)]
+    reply = c.send("more")
+    pieces += list(left)  # what was held back, nothing more
+    assert "".join(pieces) == left.result.text and left.result.finish_reason == "cancelled"
+    assert reply.tokens == fresh_reply(c, c.history[: reply.prompt_tokens], 0, BanTokens([END])).tokens
+    check_state(c)
+
+
 # --- warm starts, prefixes --------------------------------------------------------------------------------------
 
 
