@@ -14,6 +14,7 @@ from fucina.kernels.lang import F8, F32, I16, LOWEST, Emitter, Value, vec
 
 CHUNK = R.CHUNK
 AHEAD = 4  # positions whose scores are computed together
+LINE = 64  # bytes of a cache line
 
 
 def part_bytes(heads: int, v_dim: int) -> int:
@@ -73,9 +74,15 @@ def four_sums(k: Emitter, v: list[Value]) -> Value:
     return h.shuffle([0, 1, 2, 3]) + h.shuffle([4, 5, 6, 7])
 
 
-def scores(k: Emitter, shape: Shape, queries: list[Value], keys: Value, n, out: Value, scale: Value) -> None:
-    """out[i, t] = scale · query i · key t for n <= 64 positions; then -1e30 up to a multiple of 8."""
+def scores(k: Emitter, shape: Shape, queries: list[Value], keys: Value, n, out: Value, scale: Value, values: Value) -> None:
+    """out[i, t] = scale · query i · key t for n <= 64 positions; then -1e30 up to a multiple of 8.
+
+    Meanwhile it asks memory for the values, which are needed next.
+    """
     with k.range(0, n, AHEAD) as t:
+        soon = values + t * (shape.v_dim * shape.size)
+        for line in range(0, AHEAD * shape.v_dim * shape.size, LINE):
+            k.prefetch(soon + line)
         if isinstance(n, Value):  # a last step of fewer than four repeats the last position; what it yields is not used
             at = [keys + k.min(t + i, n - 1) * (shape.k_dim * shape.size) for i in range(AHEAD)]
         else:
@@ -165,7 +172,7 @@ def chunk(
     scale: Value,
 ) -> None:
     """Adds n <= 64 positions to the partial results at `state`; `mine` is scratch for the scores."""
-    scores(k, shape, queries, keys, n, mine, scale)
+    scores(k, shape, queries, keys, n, mine, scale, values)
     softmax(k, shape, len(queries), n, mine, state)
     weigh(k, shape, len(queries), n, values, mine, state)
 

@@ -102,6 +102,11 @@ class Emitter:
         else:
             self.b.store(v.v, p).align = 1
 
+    def prefetch(self, at: Value) -> None:
+        """Ask for the cache line at an address that will be read soon; any address is harmless."""
+        p = Value(self.b, self.b.inttoptr(at.v, POINTER))
+        self.call("llvm.prefetch.p0", ir.VoidType(), p, *(self.const(I32, c) for c in (0, 3, 1)))
+
     def first(self, n: Value, lanes: int) -> Value:
         """A mask with lanes 0 … n-1 set."""
         return self.const(vec(I32, lanes), range(lanes)) < self.splat(n.narrow(I32), lanes)
