@@ -77,6 +77,7 @@ def load(
         interpreter = Native(
             family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
         )
+        file.release_pages()
     return Model(file, family, tokenizer, interpreter, context, cache_dtype)
 
 

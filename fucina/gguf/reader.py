@@ -210,6 +210,11 @@ class GgufFile:
         """Bytes of all tensors."""
         return sum(t.nbytes for t in self.tensors.values())
 
+    def release_pages(self) -> None:
+        """Give all pages of the files back to the system for now: the header was read, the weights are repacked."""
+        for file in self._files:
+            file.release_pages(0, file.size)
+
     def close(self) -> None:
         """Let go of the mapped files.  Views that were handed out stay valid; asking for tensors is over."""
         self._closed = True

@@ -398,3 +398,13 @@ def test_messages_are_short_and_printable(put):
     name = "\x1b[31m" + "ä" * 5000
     message = refused(put(build([], [tensor(name, [0], 0, 0)], bytes(64))), "at least 1")
     assert len(message) < 500 and "\x1b" not in message
+
+
+def test_released_pages_read_the_same_again(tmp_path):
+    path = tmp_path / "model.gguf"
+    write_gguf(path, {"general.architecture": "llama"}, {"w": (np.arange(5000, dtype=np.float32), GgmlType.F32)})
+    file = GgufFile(path)
+    before = file.tensor("w").data.tobytes()
+    file.release_pages()
+    assert file.tensor("w").data.tobytes() == before
+    assert file.metadata.str("general.architecture") == "llama"
