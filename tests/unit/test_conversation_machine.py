@@ -21,6 +21,7 @@ from fucina.errors import ContextFull, NoSuchTurn, UnknownMessages
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, Watermark, compose
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
+from tests.models import need_smollm2
 
 STEPS = int(os.environ.get("FUCINA_MACHINE_STEPS", "2000"))
 STEPS_A_RUN = 50
@@ -419,23 +420,27 @@ class ConversationMachine(RuleBasedStateMachine):
                 o.history = list(c.history)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def run_machine(model, steps, steps_a_run):
+    machine = type("Machine", (ConversationMachine,), {"model": model})
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    while machine.steps < steps:
+        runs = -(-(steps - machine.steps) // steps_a_run)
+        options = settings(
+            max_examples=runs, stateful_step_count=steps_a_run, deadline=None, suppress_health_check=checks
+        )
+        run_state_machine_as_test(machine, settings=options)
+    print(f"{machine.steps} steps")
+
+
+def test_any_order_of_events(tmp_path):
     name = os.environ.get("FUCINA_MACHINE_MODEL")
-    model = fucina.load(name or write_chat_model(tmp_path_factory.mktemp("model") / "chat.gguf"))
-    yield model
+    model = fucina.load(name or write_chat_model(tmp_path / "chat.gguf"))
+    run_machine(model, STEPS, STEPS_A_RUN)
     model.close()
 
 
-def test_any_order_of_events(model):
-    machine = type("Machine", (ConversationMachine,), {"model": model})
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    while machine.steps < STEPS:
-        runs = -(-(STEPS - machine.steps) // STEPS_A_RUN)
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=runs, stateful_step_count=STEPS_A_RUN, deadline=None, suppress_health_check=checks
-            ),
-        )
-    print(f"{machine.steps} steps")
+def test_any_order_of_events_on_a_real_model():
+    """A few steps; FUCINA_MACHINE_MODEL=smollm2 makes them all."""
+    model = fucina.load(need_smollm2())
+    run_machine(model, 40, 20)
+    model.close()
