@@ -2,12 +2,13 @@
 
 from .batch import BatchDecoder, BatchMember
 from .cascade import CascadeOptions, SpeculationIndex
-from .core import DraftSource, SpeculativeDecoder, StepRecord, TopKRow, wants_top_k
+from .core import SpeculativeDecoder
 from .cost_gate import CostGate, VerifyCost
 from .cost_table import CostTable, default_table
 from .options import Options, Stats
 from .recycling import TokenRecycling
 from .sam_index import Cursor, FrozenSource, SamIndex
+from .source import DraftSource, StepRecord, TopKRow, wants_top_k
 
 __all__ = [
     "BatchDecoder",

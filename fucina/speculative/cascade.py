@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InvalidOption
-from .core import TopKRow
 from .recycling import EMPTY, TokenRecycling
 from .sam_index import Cursor, SamIndex, as_ids
+from .source import TopKRow
 
 GATE_WINDOW = 64
 UNBOUNDED = 1 << 30

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -23,52 +22,8 @@ from ..kernels.top_k import top_ids
 from .cost_gate import CostGate, VerifyCost
 from .cost_table import best_width
 from .options import Options, Stats
-
-
-@dataclass(frozen=True, slots=True)
-class TopKRow:
-    """Feedback of one verified row: the token that went in, and the ids of the highest logits, best first."""
-
-    token: int
-    top_k: np.ndarray
-
-
-@runtime_checkable
-class DraftSource(Protocol):
-    """What proposes drafts.  It must be deterministic; it cannot change which tokens are committed.
-
-    A source may have more methods.  What is absent is not computed for it:
-
-    - `observe_top_k(rows: Sequence[TopKRow])`: the best tokens of each verified row, after `observe`.
-    - `truncate_pending(n: int)`: of the draft just returned, only the first n tokens will be verified.
-    - `restart()`: another text begins; `observe` will be told all of it.
-    """
-
-    def suggest(self, context: Sequence[int], limit: int) -> Sequence[int]:
-        """Return at most `limit` tokens that may follow `context`, which ends with the newest token; none is fine."""
-
-    def observe(self, committed: Sequence[int]) -> None:
-        """Take note of tokens that have become part of the text: the prompt first, then each step's."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What one step did, for logs and figures.
-
-    kind : "verify", "fallback" (no draft) or "off" (the gate).  cost : of the pass in plain passes.
-    """
-
-    kind: str
-    drafted: int
-    accepted: int
-    committed: int
-    cost: float
-    taken: PassTaken
-
-
-def wants_top_k(source: Any) -> bool:
-    """Whether a source takes feedback from verified rows."""
-    return callable(getattr(source, "observe_top_k", None))
+from .source import DraftSource, StepRecord, TopKRow, wants_top_k
+from .watch import Watch
 
 
 class SpeculativeDecoder(Decoder):
@@ -80,7 +35,8 @@ class SpeculativeDecoder(Decoder):
     source : DraftSource
     options : Options, optional
     gate : CostGate, optional
-        Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`.
+        Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`; with `wake()` it is told
+        when drafts would have won while it was off.
     cost : VerifyCost, optional
         Shared by the decoders of a batch.
     timed : bool
@@ -129,6 +85,9 @@ class SpeculativeDecoder(Decoder):
         self._vocab = vocab if vocab is not None else getattr(getattr(model, "config", None), "vocab_size", 1 << 31)
         self._seen: list[int] = []  # what the source was told
         self._kind = "fallback"
+        self._streams = 1  # that shared the latest pass
+        watched = self.options.enabled and self.options.watch and callable(getattr(self.gate, "wake", None))
+        self._watch = Watch(self.options) if watched else None
 
     def bootstrap_step(self, stream: DecodeStream, logits: np.ndarray) -> int:
         """See `Decoder.bootstrap_step`.  If the history is not a continuation of the last one, the source starts anew."""
@@ -146,6 +105,8 @@ class SpeculativeDecoder(Decoder):
     def restart(self) -> None:
         """Forget the text: the source is told of another one."""
         self._seen = []
+        if self._watch is not None:
+            self._watch.clear()
         if callable(getattr(self.source, "restart", None)):
             self.source.restart()
 
@@ -179,12 +140,32 @@ class SpeculativeDecoder(Decoder):
         if not stream.cache.can_truncate:
             raise CannotRewind("the state of this model cannot drop positions, so that drafts cannot be rejected; decode plainly")
         self._tell(stream.history)
+        most = self.options.max_draft if most is None else most
         if not self.options.enabled or not self.gate.allows():
             self._kind = "off"
+            if self._watch is not None:
+                self._look(self._watch, stream, most)
             return []
-        draft = self._draft(stream, self.options.max_draft if most is None else most)
+        if self._watch is not None:
+            self._watch.clear()
+        draft = self._draft(stream, most)
         self._kind = "verify" if draft else "fallback"
         return draft
+
+    def _look(self, watch: Watch, stream: DecodeStream, most: int) -> None:
+        """While the gate is off: see what a draft would have won, and wake the gate if it is enough."""
+        watch.look(stream.history)
+        if watch.promising:
+            watch.clear()
+            self.gate.wake()
+        elif not watch.waiting:
+            draft = self._draft(stream, most)
+            self._cut(0)  # it is not verified: no account of it
+            watch.propose(draft, len(stream.history), self.cost.estimate(len(draft), stream.cache.len, self._streams))
+
+    def _cut(self, n: int) -> None:
+        if callable(getattr(self.source, "truncate_pending", None)):
+            self.source.truncate_pending(n)
 
     def _draft(self, stream: DecodeStream, most: int) -> list[int]:
         options = self.options
@@ -201,8 +182,8 @@ class SpeculativeDecoder(Decoder):
         if options.adapt_budget and len(draft) > options.min_draft:
             curve = self.cost.curve(stream.cache.len)
             draft = draft[: best_width(curve, len(draft), options.min_draft)]
-        if len(draft) != len(proposed) and callable(getattr(self.source, "truncate_pending", None)):
-            self.source.truncate_pending(len(draft))
+        if len(draft) != len(proposed):
+            self._cut(len(draft))
         return draft if len(draft) >= options.min_draft else []
 
     def _usable(self, proposed: Sequence[int], width: int, stops: frozenset[int]) -> list[int]:
@@ -261,6 +242,7 @@ class SpeculativeDecoder(Decoder):
         A pass of several streams is paid by those that drafted, in proportion: a stream's own step, and its part of
         what the drafts made the pass longer for everybody.
         """
+        self._streams = taken.streams
         cost, seconds = taken.cost, taken.seconds if self.timed else None
         if cost is None:
             if not taken.drafted:

@@ -51,6 +51,12 @@ class VerifyCost:
         """Smoothed seconds of a plain pass of so many streams; None before the first."""
         return self._plain.get(streams)
 
+    def estimate(self, drafts: int, context: float, streams: int = 1) -> float:
+        """Return what a verify would cost one of `streams` streams that alone drafts, in plain steps; learn nothing."""
+        curve = self.curve(context)
+        base = curve[min(streams + drafts, len(curve) - 1)] / (curve[min(streams, len(curve) - 1)] if streams > 1 else 1.0)
+        return 1.0 + streams * (max(self.scale * base, 1.0) - 1.0)
+
     def note_plain(self, seconds: float, streams: int = 1) -> None:
         """Learn how long a pass of one row each of `streams` streams took."""
         old = self._plain.get(streams)
@@ -124,6 +130,11 @@ class CostGate:
         self.state, self._probe_left = "probing", self._options.probe_steps
         self._clear()
         return True
+
+    def wake(self) -> None:
+        """End a pause now and probe: drafts that were not verified would have won."""
+        if self.state == "off":
+            self._waited = self.backoff
 
     def budget(self) -> int:
         """How many tokens to draft at most: less where less is accepted."""

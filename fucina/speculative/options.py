@@ -45,6 +45,7 @@ class Options:
     adapt_budget : draft less where less is accepted, and in whole tiles of the kernels where that is cheaper.
     first_draft : with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is accepted of
         them sets the next budget.  The documents begin with `max_draft`, and pay for a long draft on no evidence.
+    watch : while the gate is off, compare proposals with what plain steps commit, and probe at once when they would have won.
 
     Raises
     ------
@@ -68,6 +69,7 @@ class Options:
     cost_table: CostTable | Iterable[tuple[int, float]] = field(default_factory=default_table)
     adapt_budget: bool = True
     first_draft: int = 3
+    watch: bool = True
 
     def __post_init__(self) -> None:
         for name, (low, high) in _WHOLE.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import InvalidOption
-from .core import TopKRow
+from .source import TopKRow
 
 EMPTY = -1
 
