@@ -11,6 +11,7 @@ positions is one integer store.  That single fact carries speculation, reuse acr
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,10 +81,9 @@ class KvCache:
         self.stride = -(-self.capacity // _ROWS) * _ROWS
         item = np.dtype(_DTYPES[dtype]).itemsize
         elements = sum(g.width for g in self.geometry) * self.stride
-        # np.empty: pages that no row has touched cost nothing
-        raw = np.empty(elements * item + 64, np.uint8)
-        start = -raw.ctypes.data % 64
-        self._buffer = raw[start : start + elements * item]
+        # An anonymous mapping, not np.empty: NumPy asks for huge pages, and then a few rows in each plane would make the
+        # whole cache resident.  Here pages that no row has touched cost nothing.
+        self._buffer = np.frombuffer(mmap.mmap(-1, elements * item), np.uint8)
         flat = self._buffer.view(_DTYPES[dtype])
         self._planes: list[tuple[np.ndarray, np.ndarray]] = []
         at = 0
