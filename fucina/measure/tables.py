@@ -88,7 +88,7 @@ def start_table(record: dict[str, Any]) -> Table:
         "first_token/cold": ("the same with no compiled kernels, s", lambda v: Spread.of([x["first"] for x in v])),
         "compile": ("CPU time of that first compile, s", Spread.of),
         "load": ("loading the model, s", Spread.of),
-        "memory": (_memory_name(record), lambda v: Spread.of([x / 1e6 for x in v])),
+        "memory": (_memory_name(record), lambda v: Spread.of([x / 2**20 for x in v])),
     }
     body = []
     for key, (name, value) in names.items():
@@ -104,7 +104,7 @@ def start_table(record: dict[str, Any]) -> Table:
 
 def _memory_name(record: dict[str, Any]) -> str:
     s = record["settings"]
-    return f"peak memory, MB ({s['context']} positions, the last {s['new_tokens']} decoded)"
+    return f"peak memory, MiB ({s['context']} positions, the last {s['new_tokens']} decoded)"
 
 
 def _compile_cpu(samples: dict[str, Any]) -> list[float] | None:

@@ -96,7 +96,7 @@ def start() -> dict[str, Any]:
             "first_token/warm": runs(0.9, 1.0, 1.1),
             "first_token/cold": runs(6.0, 7.0),
             "load": [0.2, 0.25],
-            "memory": [300_000_000, 310_000_000],
+            "memory": [300 << 20, 310 << 20],
         },
         "llama.cpp Q4_1": {"first_token/warm": runs(0.5, 0.5, 0.5), "load": [0.1, 0.1], "memory": [None, None]},
     }

@@ -72,7 +72,7 @@ def test_start_table_leaves_out_what_nobody_measured():
         "llama.cpp Q4_1": "0.50 (0.50-0.50)",
     }
     assert c["CPU time of that first compile, s"] == {"fucina Q4_1": "11.00 (10.00-12.00)", "llama.cpp Q4_1": ""}
-    memory = c["peak memory, MB (1024 positions, the last 64 decoded)"]
+    memory = c["peak memory, MiB (1024 positions, the last 64 decoded)"]
     assert memory == {"fucina Q4_1": "305 (300-310)", "llama.cpp Q4_1": ""}
 
 
