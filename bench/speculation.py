@@ -140,7 +140,8 @@ def table(runs: Sequence[dict[str, Any]], variants: Sequence[str]) -> str:
             drafted, steps = sum(x["drafted"] for x in s), sum(x["steps"] for x in s)
             lines.append(
                 f"  {variant:16s} {middle:5.2f}x [{low:.2f}, {high:.2f}], worst {min(ratios):.2f}x; "
-                f"by the table {statistics.median(x['priced'] for x in s):.2f}x, worst {min(x['priced'] for x in s):.2f}x; "
+                f"by the table {statistics.median(x['priced'] for x in s):.2f}x, "
+                f"worst {min(x['priced'] for x in s):.2f}x; "
                 f"accepted {sum(x['accepted'] for x in s) / max(drafted, 1):.0%} of {drafted}, "
                 f"{sum(x['committed'] for x in s) / max(steps, 1):.2f} tokens a step, "
                 f"off {sum(x['disabled_steps'] for x in s) / max(steps, 1):.0%}"
@@ -154,7 +155,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--model", default="smollm2", help="a known name (smollm2)")
     p.add_argument("--threads", type=int, help="the physical cores by default")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=f"of {', '.join(KINDS)}")
+    p.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=f"of {', '.join(KINDS)}"
+    )
     p.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
     p.add_argument("--first", type=int, default=99, metavar="N", help="only the first N prompts of a kind")
     p.add_argument("--output", type=Path, help="file of results to update (default bench/results/MACHINE.json)")
@@ -175,7 +178,9 @@ def main(argv: list[str] | None = None) -> int:
         command = f"python -m bench.speculation --model {a.model} --threads {a.threads} --rounds {a.rounds}"
         output = a.output or RESULTS / f"{slug(describe_machine())}.json"
         provenance = default_table().provenance
-        results.store(output, f"speculation/{a.model}", {"stamp": results.stamp(command), "costs": provenance, "runs": runs})
+        results.store(
+            output, f"speculation/{a.model}", {"stamp": results.stamp(command), "costs": provenance, "runs": runs}
+        )
     return 0
 
 

@@ -23,7 +23,11 @@ CONTEXTS = (128, 1024, 4096)
 
 
 def measure(
-    model: Model, rows: tuple[int, ...] = ROWS, contexts: tuple[int, ...] = CONTEXTS, rounds: int = 15, say=lambda text: None
+    model: Model,
+    rows: tuple[int, ...] = ROWS,
+    contexts: tuple[int, ...] = CONTEXTS,
+    rounds: int = 15,
+    say=lambda text: None,
 ) -> tuple[tuple[float, ...], ...]:
     """Costs [contexts][rows]: the median over rounds of (seconds of k rows) / (seconds of one row in the same round).
 
@@ -65,7 +69,9 @@ def main(argv: list[str] | None = None) -> int:
     costs = measure(model, ROWS, CONTEXTS, a.rounds, lambda text: print(text, flush=True))
     model.close()
     name = a.model if "/" not in a.model and "\\" not in a.model else "a file"
-    stamp = results.stamp(f"python -m bench.verify_cost --model {name} --threads {a.threads} --rounds {a.rounds} --write")
+    stamp = results.stamp(
+        f"python -m bench.verify_cost --model {name} --threads {a.threads} --rounds {a.rounds} --write"
+    )
     if a.write:
         CostTable(ROWS, CONTEXTS, costs, {"model": name, **stamp}).save(DEFAULT)
     return 0

@@ -68,7 +68,17 @@ class DecodeStream:
         max_tokens is not an integer of at least 1.
     """
 
-    __slots__ = ("cache", "ended", "history", "prefix_rows", "remaining", "sampler", "sink", "stop_token", "stop_tokens")
+    __slots__ = (
+        "cache",
+        "ended",
+        "history",
+        "prefix_rows",
+        "remaining",
+        "sampler",
+        "sink",
+        "stop_token",
+        "stop_tokens",
+    )
 
     def __init__(
         self,
@@ -101,7 +111,9 @@ class DecodeStream:
             raise InvalidDecodeState("the turn of this stream has ended; a new turn needs a new DecodeStream")
         if tokens == 0 or tokens != rows + pending:
             wanted = "one more than" if pending else "as many as"
-            raise InvalidDecodeState(f"a stream must have {wanted} its {rows} cached rows in tokens, and at least one: it has {tokens}")
+            raise InvalidDecodeState(
+                f"a stream must have {wanted} its {rows} cached rows in tokens, and at least one: it has {tokens}"
+            )
 
     def commit_rows(self, rows: np.ndarray, draft: Sequence[int], on_row: RowHook | None = None) -> None:
         """Sample rows for as long as they agree with the draft, and commit what was chosen.

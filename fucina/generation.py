@@ -75,7 +75,9 @@ class StopText:
             end, minus_length, self.fired = min(ends)
             self._held = ""
             return held[: end + minus_length]
-        keep = max((k for s in self._stops for k in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:k])), default=0)
+        keep = max(
+            (k for s in self._stops for k in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:k])), default=0
+        )
         cut = len(held) - keep
         self._held = held[cut:]
         return held[:cut]
@@ -215,7 +217,9 @@ def make_decoder(
         return SpeculativeDecoder(model, speculative)
     index = SpeculationIndex(model.config.vocab_size)
     for reference in references:
-        index.add_reference(model.tokenizer.encode(reference, special=False) if isinstance(reference, str) else reference)
+        index.add_reference(
+            model.tokenizer.encode(reference, special=False) if isinstance(reference, str) else reference
+        )
     return SpeculativeDecoder(model, index)
 
 

@@ -1,4 +1,4 @@
-"""What tests of speculative decoding share: a toy model whose cache shows what it was fed, and sources of every character."""
+"""What tests of speculative decoding share: a toy model whose cache shows what it was fed, all sorts of sources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ class ToyModel:
         return ToyCache(capacity)
 
     def row(self, tokens):
-        return np.random.RandomState(hash((self.seed, *tokens[-self.memory :])) % (1 << 32)).randn(self.vocab).astype(np.float32) * 2
+        return (
+            np.random.RandomState(hash((self.seed, *tokens[-self.memory :])) % (1 << 32))
+            .randn(self.vocab)
+            .astype(np.float32)
+            * 2
+        )
 
     def forward_rows(self, requests):
         for cache, tokens, _ in requests:

@@ -55,7 +55,7 @@ class BatchDecoder:
         self.members: list[BatchMember] = []
 
     def add(self, stream: DecodeStream, decoder: Decoder | None = None) -> BatchMember:
-        """Add a stream that is ready for a step (see `Decoder.bootstrap_step`); without a decoder it is decoded plainly.
+        """Add a stream that is ready for a step (see `Decoder.bootstrap_step`); its decoder is a plain one by default.
 
         Raises
         ------
@@ -65,7 +65,9 @@ class BatchDecoder:
         taken = {id(thing): name for other in self.members for name, thing in _own_things(other)}
         for name, thing in _own_things(member):
             if id(thing) in taken:
-                raise SharedStream(f"the {name} is already that of another stream of this batch; every stream needs its own")
+                raise SharedStream(
+                    f"the {name} is already that of another stream of this batch; every stream needs its own"
+                )
         self.members.append(member)
         return member
 

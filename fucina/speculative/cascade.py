@@ -62,7 +62,7 @@ class CascadeOptions:
 class SourceGate:
     """What became of one source's drafts: totals, and a window over the latest 64 drafted tokens."""
 
-    __slots__ = ("_ring", "_options", "accepted", "drafted", "muted_for")
+    __slots__ = ("_options", "_ring", "accepted", "drafted", "muted_for")
 
     def __init__(self, options: CascadeOptions) -> None:
         self._options = options

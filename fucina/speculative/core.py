@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -35,8 +34,8 @@ class SpeculativeDecoder(Decoder):
     source : DraftSource
     options : Options, optional
     gate : CostGate, optional
-        Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`; with `wake()` it is told
-        when drafts would have won while it was off.
+        Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`; with `wake()` it
+        is told when drafts would have won while it was off.
     cost : VerifyCost, optional
         Shared by the decoders of a batch.
     timed : bool
@@ -75,7 +74,9 @@ class SpeculativeDecoder(Decoder):
         self.source = source
         self.options = Options() if options is None else options
         if wants_top_k(source) and self.options.topk_feedback == 0:
-            raise TopKFeedbackDisabled("the draft source wants the best tokens of verified rows: topk_feedback must be at least 1, got 0")
+            raise TopKFeedbackDisabled(
+                "the draft source wants the best tokens of verified rows: topk_feedback must be at least 1, got 0"
+            )
         if wants_top_k(source):
             top_ids(np.zeros((1, 1), np.float32), 1)  # compiled now, not in the middle of a step
         self.gate = CostGate(self.options) if gate is None else gate
@@ -90,7 +91,7 @@ class SpeculativeDecoder(Decoder):
         self._watch = Watch(self.options) if watched else None
 
     def bootstrap_step(self, stream: DecodeStream, logits: np.ndarray) -> int:
-        """See `Decoder.bootstrap_step`.  If the history is not a continuation of the last one, the source starts anew."""
+        """See `Decoder.bootstrap_step`.  A history that does not continue the last one restarts the source."""
         stream.check(0)
         if stream.history[: len(self._seen)] != self._seen:
             self.restart()
@@ -120,8 +121,8 @@ class SpeculativeDecoder(Decoder):
     def _report(self, stream: DecodeStream) -> None:
         """Tell the source what a step committed.
 
-        Where a sink ended the turn, its caller may drop the newest token (it completes a stop text): a source that cannot
-        forget is told of it when the next turn shows that it stayed.
+        Where a sink ended the turn, its caller may drop the newest token (it completes a stop text): a source that
+        cannot forget is told of it when the next turn shows that it stayed.
         """
         held_back = stream.ended and stream.stop_token is None
         self._tell(stream.history[:-1] if held_back else stream.history)
@@ -138,7 +139,9 @@ class SpeculativeDecoder(Decoder):
         """
         stream.check(1)
         if not stream.cache.can_truncate:
-            raise CannotRewind("the state of this model cannot drop positions, so that drafts cannot be rejected; decode plainly")
+            raise CannotRewind(
+                "the state of this model cannot drop positions, so that drafts cannot be rejected; decode plainly"
+            )
         self._tell(stream.history)
         most = self.options.max_draft if most is None else most
         if not self.options.enabled or not self.gate.allows():

@@ -54,7 +54,9 @@ class VerifyCost:
     def estimate(self, drafts: int, context: float, streams: int = 1) -> float:
         """Return what a verify would cost one of `streams` streams that alone drafts, in plain steps; learn nothing."""
         curve = self.curve(context)
-        base = curve[min(streams + drafts, len(curve) - 1)] / (curve[min(streams, len(curve) - 1)] if streams > 1 else 1.0)
+        base = curve[min(streams + drafts, len(curve) - 1)] / (
+            curve[min(streams, len(curve) - 1)] if streams > 1 else 1.0
+        )
         return 1.0 + streams * (max(self.scale * base, 1.0) - 1.0)
 
     def note_plain(self, seconds: float, streams: int = 1) -> None:

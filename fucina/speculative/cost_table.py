@@ -1,12 +1,13 @@
 """What a pass of several rows costs, in plain steps: measured points, and lines between them.
 
-The pass that verifies d drafts has d + 1 rows.  Its cost depends on the number of rows (weights are read once, but every
-row is multiplied) and on the context (every row looks back at all positions).  Curves have steps where the kernels'
-tiles end, which is why this is a table and not a formula.
+The pass that verifies d drafts has d + 1 rows.  Its cost depends on the number of rows (weights are read once, but
+every row is multiplied) and on the context (every row looks back at all positions).  Curves have steps where tiles of
+the kernels end, which is why this is a table and not a formula.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -51,10 +52,12 @@ class CostTable:
         if not self.rows or not self.contexts or not self.costs:
             raise CostTableEmpty("a cost table needs at least one point (rows, cost), got none")
         for name, axis, least in (("rows", self.rows, 1), ("contexts", self.contexts, 0)):
-            if axis[0] < least or any(a >= b for a, b in zip(axis, axis[1:], strict=False)):
+            if axis[0] < least or any(a >= b for a, b in itertools.pairwise(axis)):
                 raise InvalidOption(f"{name} of a cost table must ascend from at least {least}, got {list(axis)}")
         if len(self.costs) != len(self.contexts) or any(len(c) != len(self.rows) for c in self.costs):
-            raise InvalidOption(f"a cost table needs one cost for each of {len(self.contexts)} contexts and {len(self.rows)} rows")
+            raise InvalidOption(
+                f"a cost table needs one cost for each of {len(self.contexts)} contexts and {len(self.rows)} rows"
+            )
         for cost in (c for line in self.costs for c in line):
             if not (math.isfinite(cost) and cost > 0):
                 raise InvalidOption(f"costs must be finite and positive, got {cost!r}")

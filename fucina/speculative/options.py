@@ -43,9 +43,9 @@ class Options:
     probe_steps : verifies of a probe.
     cost_table : a CostTable, or points (rows, cost); default: the package's own.
     adapt_budget : draft less where less is accepted, and in whole tiles of the kernels where that is cheaper.
-    first_draft : with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is accepted of
-        them sets the next budget.  The documents begin with `max_draft`, and pay for a long draft on no evidence.
-    watch : while the gate is off, compare proposals with what plain steps commit, and probe at once when they would have won.
+    first_draft : with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is
+        accepted of them sets the next budget.  The documents begin with `max_draft`.
+    watch : while the gate is off, compare proposals with what plain steps commit, and probe when they would have won.
 
     Raises
     ------
@@ -85,7 +85,9 @@ class Options:
         if self.reprobe_after == 0:
             raise ReprobeAfterZero("reprobe_after must be at least 1, got 0")
         if self.reprobe_max < self.reprobe_after:
-            raise InvalidOption(f"reprobe_max must be at least reprobe_after, {self.reprobe_after}, got {self.reprobe_max}")
+            raise InvalidOption(
+                f"reprobe_max must be at least reprobe_after, {self.reprobe_after}, got {self.reprobe_max}"
+            )
         object.__setattr__(self, "cost_table", CostTable.of(self.cost_table))
 
     @property
@@ -145,7 +147,8 @@ class Stats:
     def summary(self) -> str:
         """One line for people."""
         return (
-            f"spec: steps={self.steps} (verify {self.spec_steps}, fallback {self.fallback_steps}, off {self.disabled_steps}) "
+            f"spec: steps={self.steps} "
+            f"(verify {self.spec_steps}, fallback {self.fallback_steps}, off {self.disabled_steps}) "
             f"committed={self.committed} ({self.tokens_per_step:.2f} tok/step) "
             f"drafted={self.drafted} accepted={self.accepted} ({100 * self.acceptance_rate:.1f}% acc) "
             f"bonus={self.bonus} rejected={self.rejected_steps}"

@@ -32,7 +32,7 @@ class TokenRecycling:
     InvalidOption : one of them is below 1.
     """
 
-    __slots__ = ("_table", "_last", "chain")
+    __slots__ = ("_last", "_table", "chain")
 
     def __init__(self, vocab: int, k: int = 8, chain: int = 8) -> None:
         for name, value in (("vocab", vocab), ("k", k), ("chain", chain)):

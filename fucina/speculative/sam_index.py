@@ -2,8 +2,8 @@
 
 It is a suffix automaton that grows with the stream: a token costs constant time on average, and the match is exact and
 of any length.  Two rules keep the stream from matching itself.  The cursor of the match moves with a token *before* the
-automaton is extended by it, so that whatever it finds ended earlier.  And each state keeps as its sample an end position
-that is known to lie before the end (facts 10; SAM-Decoding, Hu et al. 2024, https://arxiv.org/abs/2411.10666).
+automaton is extended by it, so that whatever it finds ended earlier.  And each state keeps as its sample an end
+position that is known to lie before the end (facts 10; SAM-Decoding, Hu et al. 2024, https://arxiv.org/abs/2411.10666).
 
 Drafts follow the most recent earlier occurrence that the walks have met: in edited text the latest version of a passage
 is the one worth copying.  A frozen index serves any number of cursors: that is how reference documents are matched.
@@ -124,7 +124,9 @@ class SamIndex:
         self.degraded = True
         fresh = as_ids(tokens)
         if len(self) + len(fresh) > MAX_STREAM:
-            raise StreamTooLong(f"{len(self)} and {len(fresh)} tokens are more than the {MAX_STREAM} that an index can number")
+            raise StreamTooLong(
+                f"{len(self)} and {len(fresh)} tokens are more than the {MAX_STREAM} that an index can number"
+            )
         if len(fresh):
             self._buffers = suffix.appender()(fresh, *self._buffers, self._counts)
         self.degraded = False
@@ -145,8 +147,8 @@ class SamIndex:
         Parameters
         ----------
         limit : default: `max_draft`.
-        overlap : go on behind the end of the stream where its end has repeated itself at least once: "a b a b" goes on with
-            "a b a b …".  Without, a text that repeats one token drafts a single one.
+        overlap : go on behind the end of the stream where its end has repeated itself at least once: "a b a b" goes on
+            with "a b a b …".  Without, a text that repeats one token drafts a single one.
         """
         limit = self.max_draft if limit is None else limit
         found = self._continue(Cursor(int(self._counts[suffix.MATCH_STATE]), self.match_len()), limit)

@@ -55,6 +55,8 @@ class Watch:
     def promising(self) -> bool:
         """Whether the latest proposals would have shown what a probe must show."""
         o = self._options
-        committed, drafted, cost = (sum(column) for column in zip(*self._entries, strict=True)) if self._entries else (0, 0, 0.0)
+        committed, drafted, cost = (
+            (sum(column) for column in zip(*self._entries, strict=True)) if self._entries else (0, 0, 0.0)
+        )
         enough = len(self._entries) >= 2 and drafted >= o.min_window_drafted
         return enough and committed >= (o.min_speedup + o.probe_margin) * cost

@@ -358,7 +358,8 @@ def test_it_is_a_source_that_wants_feedback():
 
 
 @pytest.mark.parametrize(
-    "options", [{"beta": 0}, {"min_match": 0}, {"mute_acceptance": 1.1}, {"mute_commits": -1}, {"accounting_min_draft": 0}]
+    "options",
+    [{"beta": 0}, {"min_match": 0}, {"mute_acceptance": 1.1}, {"mute_commits": -1}, {"accounting_min_draft": 0}],
 )
 def test_cascade_options(options):
     with pytest.raises(InvalidOption, match=next(iter(options))):

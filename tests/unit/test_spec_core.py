@@ -96,7 +96,15 @@ def test_a_perfect_source_commits_whole_drafts():
     assert stream.history == text
     assert model.passes == [5] + [5] * 7 + [4]  # prefill; 1 + 7 (4 + 1) tokens; the last pass has 3 drafts and a bonus
     s = decoder.stats
-    assert (s.steps, s.spec_steps, s.drafted, s.accepted, s.bonus, s.rejected_steps, s.committed) == (8, 8, 31, 31, 8, 0, 40)
+    assert (s.steps, s.spec_steps, s.drafted, s.accepted, s.bonus, s.rejected_steps, s.committed) == (
+        8,
+        8,
+        31,
+        31,
+        8,
+        0,
+        40,
+    )
 
 
 def test_a_wrong_source_commits_corrections():
@@ -120,7 +128,7 @@ def test_a_stop_token_at_every_place_of_a_draft(at, drafts):
     expected = plain(model, sampler=Sampler(sampling), stop_tokens={stop})
     sampler = Sampler(sampling)
     options = Options(max_draft=drafts, min_draft=1, adapt_budget=False, min_speedup=0)
-    stream, decoder = speculative(model, Replay(text), options, sampler=sampler, stop_tokens={stop})
+    stream, _decoder = speculative(model, Replay(text), options, sampler=sampler, stop_tokens={stop})
     assert stream.history == expected.history and stream.stop_token == stop and stream.ended
     assert sampler.rng.position == len(stream.history) - len(PROMPT) + 1  # the stop token was drawn, nothing else
     assert stream.cache.held() == stream.history == expected.cache.held()
@@ -131,7 +139,7 @@ def test_a_sink_ends_the_turn_inside_a_draft():
     text = plain(model).history
     for after in range(1, 12):
         sampler, seen = Sampler(SamplerOptions(), Logged()), []
-        stop = lambda token, seen=seen, after=after: seen.append(token) or len(seen) == after  # noqa: E731
+        stop = lambda token, seen=seen, after=after: seen.append(token) or len(seen) == after
         want = plain(model, sampler=Sampler(SamplerOptions(), Logged()), sink=iter_stop(after))
         stream, _ = speculative(model, Replay(text), sampler=sampler, sink=stop)
         assert stream.history == want.history and len(seen) == after and stream.stop_token is None
@@ -162,7 +170,9 @@ def test_feedback_is_the_best_of_raw_rows():
     sampler = Sampler(SamplerOptions(repeat_penalty=2.0))
     text = plain(model, sampler=Sampler(SamplerOptions(repeat_penalty=2.0))).history
     source = Hungry(text, lambda i, t: t if i < 3 else (t + 1) % model.vocab)
-    stream, decoder = speculative(model, source, Options(max_draft=6, topk_feedback=3, adapt_budget=False), sampler=sampler)
+    stream, decoder = speculative(
+        model, source, Options(max_draft=6, topk_feedback=3, adapt_budget=False), sampler=sampler
+    )
     assert stream.history == text and len(source.feedback) == decoder.stats.spec_steps > 5
     at = len(PROMPT)  # place of the newest token in front of each verify
     for rows in source.feedback:
@@ -201,7 +211,9 @@ def test_cuts_are_told():
 def test_lying_sources(seed):
     model = ToyModel()
     text = plain(model).history
-    stream, decoder = speculative(model, Random(seed, model.vocab, lying=True), Options(max_draft=5, adapt_budget=False))
+    stream, _decoder = speculative(
+        model, Random(seed, model.vocab, lying=True), Options(max_draft=5, adapt_budget=False)
+    )
     assert stream.history == text and max(model.passes) <= 6
 
 
@@ -222,10 +234,18 @@ def test_the_gate_trips_waits_and_probes_end_to_end():
     text = plain(model, n=90).history
     # wrong for a while, then perfect
     source = Replay(text, lambda i, t: t if len(source.seen) > 60 else (t + 1) % model.vocab)
-    options = Options(cost_table=[(1, 1.0), (17, 4.0)], reprobe_after=4, reprobe_max=8, probe_steps=2, adapt_budget=False)
+    options = Options(
+        cost_table=[(1, 1.0), (17, 4.0)], reprobe_after=4, reprobe_max=8, probe_steps=2, adapt_budget=False
+    )
     gate, states, kinds = CostGate(options), [], []
     decoder = SpeculativeDecoder(
-        model, source, options, gate=gate, timed=False, vocab=24, on_step=lambda r: (states.append(gate.state), kinds.append(r.kind))
+        model,
+        source,
+        options,
+        gate=gate,
+        timed=False,
+        vocab=24,
+        on_step=lambda r: (states.append(gate.state), kinds.append(r.kind)),
     )
     stream, logits = prefilled(model, PROMPT, 200, max_tokens=90)
     assert decode(decoder, stream, logits) == text
@@ -252,7 +272,7 @@ def test_times_of_passes_reach_the_cost():
 
 
 def test_a_gate_of_ones_own():
-    """Anything with the three methods; it is told what was committed (a stop token counts), accepted and drafted, and the cost."""
+    """Anything with the three methods; it is told what was committed (a stop token counts), accepted, drafted and paid."""
 
     class Gate:
         def __init__(self):
@@ -290,7 +310,9 @@ def test_penalties_see_the_accepted_tokens():
     options = SamplerOptions(repeat_penalty=3.0, frequency_penalty=0.5)
     text = plain(model, sampler=Sampler(options)).history
     captured = {}
-    decoder = SpeculativeDecoder(model, Replay(text), FREE, vocab=12, on_row=lambda n, row: captured.__setitem__(n, row.copy()))
+    decoder = SpeculativeDecoder(
+        model, Replay(text), FREE, vocab=12, on_row=lambda n, row: captured.__setitem__(n, row.copy())
+    )
     stream, logits = prefilled(model, PROMPT, 100, Sampler(options), max_tokens=40)
     assert decode(decoder, stream, logits) == text and decoder.stats.accepted > 20
     stale = 0
@@ -327,7 +349,11 @@ def test_another_text_starts_the_source_anew():
     again = DecodeStream(stream.cache, Sampler(), [*first, 7, 8], max_tokens=3)
     logits = model.forward_rows([(again.cache, [first[-1], 7, 8], "last")])[0]
     decode(decoder, again, logits)
-    assert index.conversation.tokens().tolist() == again.history[:-1] and again.history[: len(first) + 2] == [*first, 7, 8]
+    assert index.conversation.tokens().tolist() == again.history[:-1] and again.history[: len(first) + 2] == [
+        *first,
+        7,
+        8,
+    ]
     # another text
     stream, logits = prefilled(model, [2, 2], 100, max_tokens=4)
     decode(decoder, stream, logits)

@@ -49,7 +49,9 @@ class Setup:
 
     def __init__(self, greedy=False):
         self.model = ToyModel()
-        self.sampler = Sampler(SamplerOptions(temperature=0 if greedy else 0.8, top_k=20, seed=9, repeat_penalty=1.2), Logged())
+        self.sampler = Sampler(
+            SamplerOptions(temperature=0 if greedy else 0.8, top_k=20, seed=9, repeat_penalty=1.2), Logged()
+        )
         self.sunk = []
         self.sink = self.sunk.append
 
@@ -217,7 +219,7 @@ def test_a_failing_stream_ends_alone(place, victim):
 
 
 def test_a_failing_pass_moves_nobody():
-    batch, texts, setups = batch_of(3)
+    batch, texts, _setups = batch_of(3)
     batch.step()
     before = [list(m.stream.history) for m in batch.members]
     batch.model.forward_rows = failing(batch.model.forward_rows, 1)
@@ -244,7 +246,7 @@ def test_ctrl_c_in_a_batch_leaves_all_streams_whole():
 
 @pytest.mark.parametrize("what", ["cache", "sampler", "history", "processor", "decoder", "source"])
 def test_streams_share_nothing(what):
-    batch, texts, setups = batch_of(2)
+    batch, _texts, _setups = batch_of(2)
     first = batch.members[0]
     setup = Setup()
     setup.model = batch.model

@@ -65,7 +65,8 @@ def test_table_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "points", [[(2, 1.0), (2, 1.0)], [(3, 1.0), (2, 1.0)], [(0, 1.0)], [(1, 0.0)], [(1, math.nan)], [(1, -1.0)], [(1, math.inf)]]
+    "points",
+    [[(2, 1.0), (2, 1.0)], [(3, 1.0), (2, 1.0)], [(0, 1.0)], [(1, 0.0)], [(1, math.nan)], [(1, -1.0)], [(1, math.inf)]],
 )
 def test_bad_points(points):
     with pytest.raises(InvalidOption):

@@ -114,7 +114,7 @@ def test_every_token_as_the_end_of_text(model, drafts):
 
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_stop_texts_inside_an_accepted_draft(model, drafts):
-    """The match completes anywhere in a draft, across tokens too: draws, processor, cache and text are plain decoding's."""
+    """The match completes anywhere in a draft, across tokens too: all else is plain decoding's."""
     ids = model.tokenizer.encode(PROMPT)
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=7, repeat_penalty=1.2), Logged())
     whole = run(model, ids, Decoder(model), sampler)
@@ -122,7 +122,10 @@ def test_stop_texts_inside_an_accepted_draft(model, drafts):
     for stop in sorted(stops):
         plain = two_turns(model, lambda: Decoder(model), stops=(stop, "never"))
         assert plain[0][3] == stop and stop not in plain[0][0]
-        assert two_turns(model, lambda: perfect(model, ids + whole.tokens, max_draft=drafts), stops=(stop, "never")) == plain
+        assert (
+            two_turns(model, lambda: perfect(model, ids + whole.tokens, max_draft=drafts), stops=(stop, "never"))
+            == plain
+        )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 17, 33])
@@ -145,7 +148,11 @@ def test_penalties_reach_every_token(model):
         ids = model.tokenizer.encode_prompt("Repeat hello: hello")
         for speculative in (True, perfect(model, ids + plain.tokens)):
             fast = model.generate(
-                "Repeat hello: hello", max_tokens=60, ignore_eos=True, frequency_penalty=penalty, speculative=speculative
+                "Repeat hello: hello",
+                max_tokens=60,
+                ignore_eos=True,
+                frequency_penalty=penalty,
+                speculative=speculative,
             )
             assert fields(fast) == fields(plain)
         texts.append(plain.text)
@@ -220,7 +227,9 @@ def test_references_draft(model):
     """A reference that holds what will be said is quoted."""
     ids = model.tokenizer.encode("Zebra crossing")
     text = model.generate(ids, max_tokens=60, ignore_eos=True, repeat_penalty=1.5).tokens
-    result = model.generate(ids, max_tokens=60, ignore_eos=True, repeat_penalty=1.5, speculative=True, references=[ids + text])
+    result = model.generate(
+        ids, max_tokens=60, ignore_eos=True, repeat_penalty=1.5, speculative=True, references=[ids + text]
+    )
     assert result.tokens == text and result.speculation.accepted >= 40
 
 

@@ -32,7 +32,7 @@ def tiny(request):
 def source_of(kind, text, vocab, seed):
     """A source that knows what plain decoding committed, and how good it wants to be."""
     r = random.Random(seed)
-    wrong = lambda t: (t + 1) % vocab  # noqa: E731
+    wrong = lambda t: (t + 1) % vocab
     spoil = {
         "garbage": lambda i, t: wrong(t),
         "alternating": lambda i, t: wrong(t) if i % 2 else t,
@@ -77,7 +77,9 @@ class Case:
             reprobe_max=8,
             probe_steps=r.choice([1, 2]),
             min_speedup=r.choice([0, 1.0, 2.0]),
-            cost_table=r.choice([CostTable.of([(1, 1.0), (17, 5.0)]), CostTable.of([(1, 1.0), (4, 1.2), (5, 2.0), (8, 2.1)])]),
+            cost_table=r.choice(
+                [CostTable.of([(1, 1.0), (17, 5.0)]), CostTable.of([(1, 1.0), (4, 1.2), (5, 2.0), (8, 2.1)])]
+            ),
         )
 
     def start(self, model):
@@ -129,7 +131,10 @@ def check(case, model):
     plain_parts, plain_rows, text, _ = case.run(model, lambda hook: Decoder(model, hook))
     source = source_of(case.kind, text, case.vocab, case.seed)
     parts, rows, _, decoder = case.run(
-        model, lambda hook: SpeculativeDecoder(model, source, case.options, on_row=hook, vocab=case.vocab, timed=case.seed % 2 == 0)
+        model,
+        lambda hook: SpeculativeDecoder(
+            model, source, case.options, on_row=hook, vocab=case.vocab, timed=case.seed % 2 == 0
+        ),
     )
     assert parts == plain_parts
     assert rows == plain_rows  # every row sampled, and no other, with the same bits
@@ -177,7 +182,7 @@ def test_batches(tiny, real):
         rows = []
         for case, (outcome, _) in zip(cases, plain, strict=True):
             rows.append([])
-            hook = lambda n, row, seen=rows[-1]: seen.append((n, row.tobytes()))  # noqa: E731
+            hook = lambda n, row, seen=rows[-1]: seen.append((n, row.tobytes()))
             stream, logits = case.start(model)
             if r.random() < 0.2:
                 decoder = Decoder(model, hook)

@@ -248,10 +248,14 @@ def test_a_cursor_against_brute_force(document, text):
     cursor = Cursor()
     for n, token in enumerate(text, 1):
         index.advance(cursor, [token])
-        fits = [k for k in range(n + 1) if any(document[i : i + k] == text[n - k : n] for i in range(len(document) - k + 1))]
+        fits = [
+            k for k in range(n + 1) if any(document[i : i + k] == text[n - k : n] for i in range(len(document) - k + 1))
+        ]
         assert cursor.length == max(fits)
         k = cursor.length
-        after = [document[i + k : i + k + 5] for i in range(len(document) - k + 1) if document[i : i + k] == text[n - k : n]]
+        after = [
+            document[i + k : i + k + 5] for i in range(len(document) - k + 1) if document[i : i + k] == text[n - k : n]
+        ]
         assert index.draft_from(cursor, 5) in (after if k else [[]])
 
 

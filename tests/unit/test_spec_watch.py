@@ -86,7 +86,9 @@ def late_bloomer(model, watch, n=150):
     source = Hungry(text, lambda i, t: t if len(source.seen) > 40 else (t + 1) % model.vocab)
     options = Options(cost_table=TABLE, reprobe_after=1000, reprobe_max=1000, watch=watch)
     kinds = []
-    decoder = SpeculativeDecoder(model, source, options, timed=False, vocab=model.vocab, on_step=lambda r: kinds.append(r.kind))
+    decoder = SpeculativeDecoder(
+        model, source, options, timed=False, vocab=model.vocab, on_step=lambda r: kinds.append(r.kind)
+    )
     stream, logits = prefilled(model, PROMPT, 400, max_tokens=n)
     assert decode(decoder, stream, logits) == text
     return kinds, decoder, source
@@ -99,7 +101,9 @@ def test_a_source_that_becomes_good_is_noticed_without_a_probe():
     woken = kinds.index("verify", first)
     assert len(PROMPT) + woken < 65  # three proposals of three were right, and cost nothing
     assert "off" not in kinds[woken:] and decoder.gate.state == "on"
-    assert set(kinds[first:woken]) == {"off"} and source.cuts.count(0) > 10  # what is only looked at is no pending draft
+    assert (
+        set(kinds[first:woken]) == {"off"} and source.cuts.count(0) > 10
+    )  # what is only looked at is no pending draft
     without, other, _ = late_bloomer(model, watch=False)
     assert "verify" not in without[first:] and decoder.stats.steps < other.stats.steps
     assert decoder.stats.committed == other.stats.committed == 150
