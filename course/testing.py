@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,9 @@ def main(arguments: list[str]) -> int:
     command = pytest_command(arguments)
     say("Tests: " + " ".join(command[3:]))
     os.chdir(ROOT)
+    # Started in the background, a process has Ctrl-C ignored, and so would all that it starts; some tests send it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return become(command, environment_for_tests())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -57,6 +59,21 @@ def test_a_failing_test_fails_the_command(tree):
     assert answer.returncode == 1 and "1 failed, 1 passed" in answer.stdout.splitlines()[-1]
     assert run("tests/test_a.py").returncode == 0
     assert run("-k", "nothing-of-that-name").returncode == 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_reaches_the_tests_even_when_started_in_the_background(monkeypatch, tree):
+    monkeypatch.setattr(testing, "VENV", tree)
+    seen = []
+    monkeypatch.setattr(testing, "become", lambda *_: seen.append(signal.getsignal(signal.SIGINT)) or 0)
+    monkeypatch.setattr(testing, "ROOT", tree)
+    monkeypatch.chdir(tree)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert testing.main([]) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIG_DFL]
 
 
 def test_jupyter_opens_the_first_chapter_if_it_is_there(tmp_path, monkeypatch):
