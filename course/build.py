@@ -7,14 +7,16 @@ error, when it shows a path of the machine that built it, or when its prose stat
 
 from __future__ import annotations
 
-import argparse
+import hashlib
+import json
+import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+MANIFEST = NOTEBOOKS / "manifest.json"
 
 _MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users|var/folders)/[\w.-]+|[A-Z]:\\Users\\\w+")
 _BARE_TIME = re.compile(r"\b\d[\d.,]*\s?(?:ms|µs|us|seconds|tok/s|tokens/s|tokens a second|GB/s)\b")
@@ -31,9 +33,26 @@ def notebook_paths(names: list[str] | None = None) -> list[Path]:
     return chosen
 
 
+def read_manifest() -> dict[str, str]:
+    """Hash of every notebook as it was stored, by file name: one that differs has been worked in."""
+    return json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
+
+
+def write_manifest() -> None:
+    """Record the notebooks as they are now."""
+    hashes = {p.name: digest(p) for p in notebook_paths()}
+    temporary = MANIFEST.with_suffix(".new")
+    temporary.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8", newline="\n")
+    os.replace(temporary, MANIFEST)
+
+
+def digest(path: Path) -> str:
+    """Hash of a notebook's text, the same whatever line ends a checkout has."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+
+
 def execute(path: Path, timeout: int = 600) -> None:
     """Run a notebook in a fresh kernel and store it with its outputs; raises at the first cell that fails."""
-    import os
     import tempfile
 
     import nbformat
@@ -97,24 +116,18 @@ def _texts(output: Any) -> list[str]:
     return texts
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Build or check; 0 if every notebook is fit to show."""
-    parser = argparse.ArgumentParser(prog="python3 -m course build", description=__doc__.split("\n\n")[0])
-    parser.add_argument("names", nargs="*", help="notebooks, by the beginning of their name (default: all)")
-    parser.add_argument("--check", action="store_true", help="only look, execute nothing")
-    options = parser.parse_args(argv)
+def build(names: list[str], check: bool) -> int:
+    """Execute and store (unless `check`), then look; 0 if every notebook is fit to show."""
     import nbformat
 
     failed = 0
-    for path in notebook_paths(options.names):
-        if not options.check:
+    for path in notebook_paths(names):
+        if not check:
             print(f"executing {path.name}", flush=True)
             execute(path)
         bad = problems(nbformat.read(path, as_version=4))
         failed += bool(bad)
         print("\n".join(f"{path.name}, {line}" for line in bad) if bad else f"{path.name}: fit to show")
+    if not check:
+        write_manifest()
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The learner's commands: check, hint, solution, list, watch, progress, reset, report; and generate for maintainers.
+"""The learner's commands: check, hint, solution, list, watch, progress, reset, report; generate and build for maintainers.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
 2 the command itself makes no sense, 3 the course is broken (a fault of ours).
@@ -21,7 +21,7 @@ from course.progress import Progress
 from course.source import SourceError
 from course.terminal import listing, paragraph, record, say, show_grade, summary
 
-COMMANDS = ("check", "hint", "solution", "list", "watch", "progress", "reset", "report", "generate")
+COMMANDS = ("check", "hint", "solution", "list", "watch", "progress", "reset", "report", "generate", "build")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     making = add("generate", "make exercises/ from solutions/ (for those who write exercises)")
     making.add_argument("--check", action="store_true", help="write nothing, only compare with the manifest")
     making.add_argument("--force", action="store_true", help="overwrite files that were worked in, too")
+    building = add("build", "execute and store the notebooks (for those who write chapters)")
+    building.add_argument("names", nargs="*", metavar="NAME", help="notebooks, by the beginning of their name (05)")
+    building.add_argument("--check", action="store_true", help="execute nothing, only look at what is stored")
     return top
 
 
@@ -69,7 +72,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
         return int(end.code or 0)
     run: dict[str, Callable[[Course, argparse.Namespace], int]] = {
         "check": _check, "hint": _hint, "solution": _solution, "list": _list, "watch": _watch,
-        "progress": _progress, "reset": _reset, "report": _report, "generate": _generate,
+        "progress": _progress, "reset": _reset, "report": _report, "generate": _generate, "build": _build,
     }
     try:
         return run[arguments.command](course or Course(), arguments)
@@ -174,6 +177,12 @@ def _report(course: Course, arguments: argparse.Namespace) -> int:
             report.write(path, text(document))
             say(f"written: {path}")
     return 0
+
+
+def _build(course: Course, arguments: argparse.Namespace) -> int:
+    from course import build  # here: the learner's commands need no Jupyter
+
+    return build.build(arguments.names, arguments.check)
 
 
 def _generate(course: Course, arguments: argparse.Namespace) -> int:

@@ -1,10 +1,11 @@
 """Stored notebooks are fit to show: executed, quiet, free of one machine's paths."""
 
 import json
+import os
 
 import pytest
 
-from course.build import notebook_paths, problems
+from course.build import digest, notebook_paths, problems, read_manifest
 
 PATHS = notebook_paths()
 
@@ -15,6 +16,9 @@ def test_there_are_notebooks():
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_stored_notebook_is_fit_to_show(path):
+    if read_manifest().get(path.name) != digest(path):
+        assert not os.environ.get("CI"), "stored without a build: run python3 -m course build"
+        pytest.skip("this notebook has been worked in since it was stored")
     notebook = json.loads(path.read_text(encoding="utf-8"))
     assert problems(notebook) == []
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
