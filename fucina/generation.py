@@ -225,7 +225,7 @@ def make_decoder(
 
 def generate(
     model: Model,
-    prompt: str | Sequence[int] | np.ndarray,
+    prompt: str | bytes | Sequence[int] | np.ndarray,
     max_tokens: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
@@ -265,14 +265,19 @@ def generate(
 
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
         raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
-    stops = [stop] if isinstance(stop, str) else list(stop)
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
     if not all(isinstance(s, str) for s in stops):
         raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
     fields = SamplerOptions.__dataclass_fields__
     unknown = [name for name in sampling if name not in fields]
     if unknown:
         raise InvalidOption(f"unknown option {unknown[0]!r}; sampling options are {', '.join(fields)}")
-    ids = model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+    if isinstance(prompt, (str, bytes)):
+        ids = model.tokenizer.encode_prompt(prompt)
+    elif isinstance(prompt, (Sequence, np.ndarray)):
+        ids = model.check_tokens(prompt).tolist() if len(prompt) else []
+    else:
+        raise InvalidOption(f"prompt must be text or a sequence of token ids, got {type(prompt).__name__}")
     if not ids:
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:

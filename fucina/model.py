@@ -126,7 +126,7 @@ class Model:
 
     def logits(self, tokens: Tokens) -> np.ndarray:
         """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
-        ids = self._check_tokens(tokens)
+        ids = self.check_tokens(tokens)
         return self.forward(ids, self.new_cache(len(ids)))
 
     def forward(self, tokens: Tokens, cache: KvCache) -> np.ndarray:
@@ -187,7 +187,8 @@ class Model:
                 cache.advance(len(ids))
         return np.split(out, np.cumsum(counts)[:-1]) if len(counts) > 1 else [out]
 
-    def _check_tokens(self, tokens: Tokens) -> np.ndarray:
+    def check_tokens(self, tokens: Tokens) -> np.ndarray:
+        """Token ids as int64 [n]; EmptyInput if there are none, TokenOutOfRange if one is no id of this vocabulary."""
         ids = np.asarray(tokens)
         if ids.size == 0:
             raise EmptyInput("a pass needs at least one token, got none")
@@ -212,7 +213,7 @@ class Model:
                 raise KvCacheShapeMismatch(f"stream {i}: the cache was not made by this model (geometry or dtype differ)")
             if cache.fingerprint != self._fingerprint:
                 raise KvCacheShapeMismatch(f"stream {i}: the cache belongs to another model; use this model's new_cache()")
-            ids = self._check_tokens(tokens)
+            ids = self.check_tokens(tokens)
             if cache.len + len(ids) > min(cache.capacity, self.context):
                 raise KvCacheOverflow(
                     f"stream {i}: {len(ids)} tokens at position {cache.len} pass the capacity of {cache.capacity}"
@@ -259,6 +260,6 @@ class Model:
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
-    def generate(self, prompt: str | Tokens, **options: Any) -> Generation | GenerationStream:
+    def generate(self, prompt: str | bytes | Tokens, **options: Any) -> Generation | GenerationStream:
         """Continue a prompt; see `fucina.generation.generate` for the options."""
         return generate(self, prompt, **options)

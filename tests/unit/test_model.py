@@ -134,6 +134,16 @@ def test_impossible_options_are_named(model, options):
         model.generate([1], **options)
 
 
+@pytest.mark.parametrize(("prompt", "error"), [([1.5], TokenOutOfRange), ([-1], TokenOutOfRange), (None, InvalidOption), (7, InvalidOption)])
+def test_prompts_that_are_neither_text_nor_ids(model, prompt, error):
+    with pytest.raises(error):
+        model.generate(prompt)
+
+
+def test_bytes_are_text_and_no_stop_is_no_stop(model):
+    assert model.generate(b"ab", max_tokens=3, stop=None).tokens == model.generate("ab", max_tokens=3).tokens
+
+
 def test_stream_pieces_joined_equal_the_text(model):
     stream = model.generate([3, 4, 5], max_tokens=12, stream=True, temperature=1.0, seed=4)
     text = "".join(stream)
