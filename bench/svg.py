@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-COLOURS = ("#0b6e4f", "#c8553d", "#e9a03b", "#5c6b9c")
+OURS, THEIRS = ("#0b6e4f", "#e9a03b"), ("#c8553d", "#5c6b9c")  # of the file itself, and of the same model in Q4_0
 _FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
 
 
@@ -21,10 +21,15 @@ def _open(width: int, height: int, title: str, description: str) -> list[str]:
     ]
 
 
+def _colour(label: str) -> str:
+    """One colour an engine and format, the same in every chart."""
+    return (OURS if label.startswith("fucina") else THEIRS)[label.endswith("Q4_0")]
+
+
 def _legend(labels: Sequence[str], y: int) -> list[str]:
     out, x = [], 16
-    for colour, label in zip(COLOURS, labels, strict=False):
-        out.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+    for label in labels:
+        out.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{_colour(label)}"/>')
         out.append(f'<text x="{x + 18}" y="{y}">{escape(label)}</text>')
         x += 34 + 8 * len(label)
     return out
@@ -46,9 +51,8 @@ def bars(title: str, groups: Sequence[tuple[str, dict[str, tuple[float, float, f
         out.append(f'<text x="{left}" y="{y - 6}" font-weight="600">{escape(name)}</text>')
         top = max(v[2] for v in values.values())
         for label, (median, low, high) in values.items():
-            colour = COLOURS[labels.index(label) % len(COLOURS)]
             a, b, c = (left + span * v / top for v in (low, median, high))
-            out.append(f'<rect x="{left}" y="{y}" width="{b - left:.1f}" height="{row - 5}" fill="{colour}"/>')
+            out.append(f'<rect x="{left}" y="{y}" width="{b - left:.1f}" height="{row - 5}" fill="{_colour(label)}"/>')
             out.append(f'<path d="M{a:.1f} {y + 7.5:.1f}H{c:.1f}" stroke="#222" stroke-width="1"/>')
             out.append(f'<text x="{left + span + 10}" y="{y + 12}">{median:.0f} {escape(unit)}</text>')
             y += row
@@ -57,7 +61,7 @@ def bars(title: str, groups: Sequence[tuple[str, dict[str, tuple[float, float, f
 
 def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name: str, diagonal: str) -> str:
     """Lines over whole numbers from 1 on, with the line y = x as what one row at a time would cost."""
-    width, height, left, bottom, right, upper = 720, 420, 60, 370, 690, 66
+    width, height, left, bottom, right, upper = 720, 420, 60, 370, 690, 84
     top_x = max(k for s in series.values() for k in s)
     top_y = max([1.0, *(v for s in series.values() for v in s.values())])
     top_y = float(-(-top_y // 2) * 2)
@@ -75,13 +79,14 @@ def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name:
     for x in sorted({k for s in series.values() for k in s}):
         out.append(f'<text x="{at(x, 0).split()[0]}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
     out.append(f'<text x="{(left + right) / 2:.0f}" y="{height - 12}" text-anchor="middle">{escape(x_name)}</text>')
-    out.append(f'<text x="16" y="{upper - 2}">{escape(y_name)}</text>')
+    out.append(f'<text x="16" y="{upper - 14}">{escape(y_name)}</text>')
     end = min(float(top_x), top_y)
     out.append(f'<path d="M{at(1, 1)}L{at(end, end)}" stroke="#888" stroke-dasharray="5 4"/>')
     out.append(
         f'<text x="{float(at(end, end).split()[0]) - 6:.1f}" y="{upper + 14}" text-anchor="end" fill="#666">{escape(diagonal)}</text>'
     )
-    for colour, values in zip(COLOURS, series.values(), strict=False):
+    for label, values in series.items():
+        colour = _colour(label)
         out.append(
             f'<path d="M{"L".join(at(k, v) for k, v in values.items())}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
         )
