@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import defaults
 from .decoding import Decoder, DecodeStream
 from .errors import ContextFull, EmptyInput, InvalidOption
 
@@ -226,9 +227,9 @@ def make_decoder(
 def generate(
     model: Model,
     prompt: str | bytes | Sequence[int] | np.ndarray,
-    max_tokens: int = 64,
-    temperature: float = 0.0,
-    seed: int = 0,
+    max_tokens: int = defaults.GENERATE_TOKENS,
+    temperature: float = defaults.TEMPERATURE,
+    seed: int = defaults.SEED,
     stop: str | Sequence[str] = (),
     stream: bool = False,
     ignore_eos: bool = False,
@@ -268,10 +269,7 @@ def generate(
     stops = [stop] if isinstance(stop, str) else list(stop or ())
     if not all(isinstance(s, str) for s in stops):
         raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
-    fields = SamplerOptions.__dataclass_fields__
-    unknown = [name for name in sampling if name not in fields]
-    if unknown:
-        raise InvalidOption(f"unknown option {unknown[0]!r}; sampling options are {', '.join(fields)}")
+    options = SamplerOptions.of({"temperature": temperature, "seed": seed, **sampling})
     if isinstance(prompt, (str, bytes)):
         ids = model.tokenizer.encode_prompt(prompt)
     elif isinstance(prompt, (Sequence, np.ndarray)):
@@ -282,7 +280,7 @@ def generate(
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:
         raise ContextFull(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
-    sampler = Sampler(SamplerOptions(temperature=temperature, seed=seed, **sampling))
+    sampler = Sampler(options)
     ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
     decoder = make_decoder(model, speculative, references)
     out = GenerationStream(model, ids, int(max_tokens), sampler, stops, ends, decoder=decoder)

@@ -73,4 +73,4 @@ ROW_WORDS = 4
 ROW_BYTES = ROW_WORDS * 8
 
 CHUNK = 64  # attention works in chunks that start at absolute multiples of this
-MAX_ROWS = 128  # rows a pass
+MAX_ROWS = 128  # rows a pass: few enough that a cancelled prefill ends soon

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cache import KvCache
+from ..kernels.record import MAX_ROWS  # what a pass may hold is what the native buffers hold
 
-MAX_ROWS = 128  # rows of one pass: few enough that a cancelled prefill ends soon
+__all__ = ["MAX_ROWS", "RowBatch"]
 
 
 @dataclass(frozen=True, slots=True)
