@@ -195,12 +195,20 @@ class RateWindowTooSmall(FucinaError, ValueError):
     """A cost gate was given a window of fewer than 2 verifies, too few to judge by."""
 
 
+class ReferencesUnsupported(FucinaError, ValueError):
+    """Documents to quote were given to a draft source that takes none."""
+
+
 class ReprobeAfterZero(FucinaError, ValueError):
     """A cost gate was told to wait no step at all before it probes again."""
 
 
 class SharedStream(FucinaError, ValueError):
     """Two streams of a batch share what belongs to one stream: a cache, sampler, processor, decoder or draft source."""
+
+
+class SpeculationDisabled(FucinaError, ValueError):
+    """Something was asked of the speculation of a conversation that decodes plainly."""
 
 
 class StreamTooLong(FucinaError, ValueError):
