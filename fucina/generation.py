@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import defaults
+from .decoders import make_decoder
 from .decoding import Decoder, DecodeStream
 from .errors import ContextFull, EmptyInput, InvalidOption
 
 if TYPE_CHECKING:
     from .cache import KvCache
+    from .decoders import Document
     from .model import Model
-    from .speculative import DraftSource, Stats
+    from .sampling import LogitProcessor
+    from .speculative import DraftSource, Options, Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,38 +195,6 @@ def _attempt(step: Callable[..., int], *arguments: Any) -> Exception | None:
     return None
 
 
-def make_decoder(
-    model: Model, speculative: bool | DraftSource | Decoder = False, references: Sequence[str | Sequence[int]] = ()
-) -> Decoder:
-    """Return the decoder that the options of `generate` describe.
-
-    Raises
-    ------
-    InvalidOption : `speculative` is something else, or there are references without speculative=True.
-    TokenOutOfRange : a reference holds an id that is none of the vocabulary.
-    """
-    if isinstance(references, str):
-        references = [references]
-    if len(references) and speculative is not True:
-        raise InvalidOption("references need speculative=True; add them to a source of your own yourself")
-    if speculative is False:
-        return Decoder(model)
-    if isinstance(speculative, Decoder):
-        return speculative
-    from .speculative import DraftSource, SpeculationIndex, SpeculativeDecoder
-
-    if speculative is not True:
-        if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
-            raise InvalidOption(f"speculative must be True, False, a draft source or a decoder, got {speculative!r}")
-        return SpeculativeDecoder(model, speculative)
-    index = SpeculationIndex(model.config.vocab_size)
-    for reference in references:
-        index.add_reference(
-            model.tokenizer.encode(reference, special=False) if isinstance(reference, str) else reference
-        )
-    return SpeculativeDecoder(model, index)
-
-
 def generate(
     model: Model,
     prompt: str | bytes | Sequence[int] | np.ndarray,
@@ -233,8 +204,9 @@ def generate(
     stop: str | Sequence[str] = (),
     stream: bool = False,
     ignore_eos: bool = False,
-    speculative: bool | DraftSource | Decoder = False,
-    references: Sequence[str | Sequence[int]] = (),
+    processor: LogitProcessor | None = None,
+    speculative: bool | Options | DraftSource | Decoder = False,
+    references: Document | Sequence[Document] = (),
     **sampling: Any,
 ) -> Generation | GenerationStream:
     """Continue a prompt.
@@ -248,9 +220,11 @@ def generate(
     stop : text or texts that end the generation; none of it is returned.
     stream : return a `GenerationStream` of text pieces instead of waiting for the end.
     ignore_eos : go on after a token that ends a text (to measure, or to compare with a reference).
+    processor : a `fucina.sampling.LogitProcessor`.  It is reset here, then sees every row of logits before anything else,
+        and every chosen token once.  Several: `fucina.sampling.compose`.
     speculative : draft tokens and verify several in one pass: the same tokens, in less time where text repeats itself.
-        True, or a draft source, or a `fucina.speculative.SpeculativeDecoder` with options of your own.
-    references : with speculative=True, documents that the text may quote: texts, or token ids.
+        True, or `fucina.speculative.Options`, or a draft source, or a `SpeculativeDecoder` made by hand.
+    references : with speculative=True or Options, documents that the text may quote: texts, or token ids.
     sampling : further fields of `fucina.SamplerOptions` (top_k, top_p, min_p, penalties).
 
     Returns
@@ -259,10 +233,10 @@ def generate(
 
     Raises
     ------
-    EmptyInput : the prompt has no token.  ContextFull : it does not fit in the context.
+    EmptyInput : the prompt, or a reference, has no token.  ContextFull : it does not fit in the context.
     TokenOutOfRange, InvalidOption, InvalidSamplerOption
     """
-    from .sampling import Sampler, SamplerOptions
+    from .sampling import Sampler, SamplerOptions, reset_processor
 
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
         raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
@@ -280,9 +254,10 @@ def generate(
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:
         raise ContextFull(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
-    sampler = Sampler(options)
+    sampler = Sampler(options, processor)
     ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
     decoder = make_decoder(model, speculative, references)
+    reset_processor(processor)
     out = GenerationStream(model, ids, int(max_tokens), sampler, stops, ends, decoder=decoder)
     if stream:
         return out

@@ -9,6 +9,10 @@ import numpy as np
 from fucina.decoding import DecodeStream
 from fucina.errors import KvCacheOverflow
 from fucina.sampling import Sampler
+from fucina.speculative import CascadeOptions, SpeculationIndex
+
+# what a source can be like: see source_of
+KINDS = ("perfect", "hungry", "garbage", "alternating", "part", "random", "lying", "lengths", "cascade", "beside")
 
 
 class ToyCache:
@@ -146,3 +150,25 @@ def rows_of(cache):
         return cache.held()
     planes = [p for i in range(len(cache.geometry)) for p in cache.planes(i)]
     return [p[:, : cache.len].tobytes() for p in planes]
+
+
+def source_of(kind, text, vocab, seed):
+    """A source that knows what plain decoding committed, and how good it wants to be."""
+    r = random.Random(seed)
+    wrong = lambda t: (t + 1) % vocab
+    spoil = {
+        "garbage": lambda i, t: wrong(t),
+        "alternating": lambda i, t: wrong(t) if i % 2 else t,
+        "part": lambda i, t: wrong(t) if r.random() < 0.15 else t,
+    }
+    if kind in ("random", "lying"):
+        return Random(seed, vocab, kind == "lying")
+    if kind == "cascade":
+        index = SpeculationIndex(vocab, CascadeOptions(accounting_min_draft=1))
+        index.add_reference(text[len(text) // 2 :])
+        return index
+    if kind == "beside":  # right tokens, one too late
+        return Replay([*text[1:], 0])
+    if kind == "lengths":
+        return Replay(text, length=lambda n: r.choice([0, 1, 2, 3, 16, 17, 40, 200]))
+    return (Hungry if kind == "hungry" else Replay)(text, spoil.get(kind))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import defaults
+from ..decoders import Document, make_decoder
 from ..errors import InvalidOption, NoSuchTurn, UnknownMessages
-from ..generation import make_decoder
 from ..sampling import LogitProcessor, Sampler, SamplerOptions
 from .formats import ChatFormat
 from .messages import Message, check_messages
@@ -61,10 +61,10 @@ class Conversation(ConversationState):
         Tokens that end a reply, besides the format's stop marker and the tokenizer's own.
     processor : LogitProcessor, optional
         Reset at the start of every turn.
-    speculation : bool, draft source or decoder
+    speculation : bool, speculative.Options, draft source or decoder
         See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
     references : sequence
-        With speculation=True: documents that replies may quote.
+        With speculation=True or Options: documents that replies may quote; see also `add_spec_reference`.
     sampling
         Fields of `SamplerOptions`.  The draws go on from turn to turn.
 
@@ -81,6 +81,7 @@ class Conversation(ConversationState):
     ------
     ChatTemplateError : the system message is no text, or the template refuses it.
     InvalidOption, InvalidSamplerOption, TokenOutOfRange, KvCacheOverflow : an option is out of its range.
+    EmptyInput : a reference has no token.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Conversation(ConversationState):
         extra_stop_ids: Sequence[int] = (),
         processor: LogitProcessor | None = None,
         speculation: Any = False,
-        references: Sequence[str | Sequence[int]] = (),
+        references: Document | Sequence[Document] = (),
         _warm: WarmState | None = None,
         **sampling: Any,
     ):

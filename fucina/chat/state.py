@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..decoders import Document, reference_ids, reference_source
 from ..errors import (
     ContextFull,
     ConversationClosed,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from ..decoding import Decoder
     from ..model import Model
     from ..sampling import Sampler
+    from ..speculative import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,35 @@ class ConversationState:
                 f"{len(self.history)} tokens: expected as many rows, and no token"
             )
         self.prefix_rows = int(rows)
+
+    # --- speculation --------------------------------------------------------------------------------------------------
+
+    @property
+    def spec_stats(self) -> Stats | None:
+        """Counts of all speculative steps so far; None if this conversation decodes plainly."""
+        return copy(getattr(self.decoder, "stats", None))
+
+    def add_spec_reference(self, document: Document) -> None:
+        """Add a document that replies may quote, at any moment, also between the pieces of a reply.
+
+        It is matched with the whole conversation at once.  It changes which drafts are made, never a reply.
+
+        Parameters
+        ----------
+        document : text (markers in it are text), or token ids of the model.
+
+        Raises
+        ------
+        SpeculationDisabled : this conversation decodes plainly.
+        ReferencesUnsupported : its draft source takes no references.
+        EmptyInput, InvalidOption, InvalidText, TokenOutOfRange : the document has no token, or is none; nothing was added.
+        """
+        source = reference_source(self.decoder)
+        source.add_reference(reference_ids(self.model, document))
+
+    def clear_references(self) -> None:
+        """Drop all documents; raises SpeculationDisabled, ReferencesUnsupported as `add_spec_reference` does."""
+        reference_source(self.decoder).clear_references()
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
+from pathlib import Path
 
+from ..errors import InvalidOption
 from . import common
+
+_SWITCHES = ("quick", "rows", "streams", "verify_cost", "alone")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +18,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_model_name(parser)
     parser.add_argument("--backend", choices=("native", "naive"), default="native", help="of fucina (native)")
     parser.add_argument("--threads", type=int, metavar="N", help="of every engine (the machine's cores)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of every engine (5)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of every engine (5; 15 with --verify-cost)")
     parser.add_argument("--quick", action="store_true", help="two short turns")
-    parser.add_argument("--verify-cost", action="store_true", help="what passes of 1 to 16 rows cost, instead")
-    parser.add_argument("--streams", action="store_true", help="several streams in lockstep, instead")
+    group = parser.add_argument_group("instead of decode and prefill").add_mutually_exclusive_group()
+    group.add_argument("--rows", action="store_true", help="what passes of 1 to 16 rows cost")
+    group.add_argument("--streams", action="store_true", help="several streams in lockstep")
+    group.add_argument(
+        "--verify-cost",
+        action="store_true",
+        help="what speculation goes by: passes of 1 to 128 rows in passes of one, in front of three contexts; fucina alone",
+    )
+    parser.add_argument("--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument(
         "--peer-python",
@@ -28,17 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print a table or the record with all samples."""
-    from .. import hub
-    from ..errors import InvalidOption, PeerNotFound
-    from ..measure import results, speed, tables
-    from ..measure.duel import Side, find_peer
-    from ..ops.native.cores import default_threads
-
+    if args.rounds is None:
+        args.rounds = 15 if args.verify_cost else 5
     if args.rounds < 1:
         raise InvalidOption(f"--rounds must be at least 1, got {args.rounds}")
     if args.threads is not None and args.threads < 1:
         raise InvalidOption(f"--threads must be at least 1, got {args.threads}")
+    if args.write is not None and not args.verify_cost:
+        raise InvalidOption("--write needs --verify-cost")
+    from ..ops.native.cores import default_threads
+
     threads = args.threads or default_threads()
+    return _verify_cost(args, threads) if args.verify_cost else _duel(args, threads)
+
+
+def _duel(args: argparse.Namespace, threads: int) -> int:
+    from .. import hub
+    from ..errors import PeerNotFound
+    from ..measure import results, speed, tables
+    from ..measure.duel import Side, find_peer
+
     path = str(hub.find(args.model))
     options = {"backend": args.backend} | ({"threads": threads} if args.backend == "native" else {})
     sides = [Side("fucina", "fucina", path, options)]
@@ -50,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
                 raise
             print(f"measuring fucina alone: {error}", file=sys.stderr)
 
-    plan, windowed = speed.plan_for(path, args.quick, args.rounds, args.verify_cost, args.streams)
-    record = speed.run(sides, plan, threads, windowed, say=lambda text: print(text, file=sys.stderr, flush=True))
+    plan, windowed = speed.plan_for(path, args.quick, args.rounds, args.rows, args.streams)
+    record = speed.run(sides, plan, threads, windowed, say=_say)
     record = results.rounded({"stamp": results.stamp(_command(args, threads)), **record})
     if args.json:
         common.print_json(record)
@@ -62,7 +83,42 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _verify_cost(args: argparse.Namespace, threads: int) -> int:
+    if args.write is not None and (Path(args.write).is_dir() or not Path(args.write).absolute().parent.is_dir()):
+        raise InvalidOption(f"--write {args.write}: there is no folder for such a file")  # before a minute is spent
+    from ..loading import load
+    from ..measure import tables, verify_cost
+
+    rows, contexts = verify_cost.ROWS, verify_cost.CONTEXTS
+    rounds = 2 if args.quick else args.rounds
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # longer than some models were trained for: the time is the same
+        model = load(args.model, backend=args.backend, threads=threads, context=max(contexts) + max(rows))
+    try:
+        about = {"model": verify_cost.public_name(args.model)}
+        table = verify_cost.measured_table(
+            model, _command(args, threads), rows, contexts[:1] if args.quick else contexts, rounds, _say, **about
+        )
+    finally:
+        model.close()
+    if args.write is not None:
+        try:
+            table.save(args.write)
+        except OSError as error:
+            raise InvalidOption(f"--write {args.write}: {error.strerror}") from None
+    if args.json:
+        common.print_json(table.as_dict())
+    else:
+        print(tables.text(verify_cost.shown(table)))
+        print("Passes of so many rows, in passes of one row: medians of the rounds.")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _command(args: argparse.Namespace, threads: int) -> str:
     """The command that repeats this, without paths."""
-    flags = [f"--{n.replace('_', '-')}" for n in ("quick", "verify_cost", "streams", "alone") if getattr(args, n)]
+    flags = [f"--{n.replace('_', '-')}" for n in _SWITCHES if getattr(args, n)]
     return " ".join(["fucina bench", *flags, "--threads", str(threads), "--rounds", str(args.rounds)])

@@ -75,18 +75,25 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--spec-ref", action="append", default=[], metavar="FILE", help="a text that may be quoted, to draft from too; may be repeated"
     )
+    group.add_argument(
+        "--spec-costs", metavar="FILE", help="costs of passes on this machine, from `fucina bench --verify-cost --write` (built in)"
+    )
     group.add_argument("--spec-stats", action="store_true", help="print on stderr what became of the drafts")
 
 
-def spec_options(args: argparse.Namespace) -> tuple[bool, list[str]]:
-    """Return whether to speculate, and the texts of the references.
+def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
+    """Return how to speculate (False, True, or options with a table of one's own), and the texts of the references.
 
     Raises
     ------
     InvalidOption
-        A reference cannot be read or is not UTF-8, or an option makes no sense without --spec.
+        A reference or a table cannot be read, is empty or is none, or an option makes no sense without --spec.
     """
-    for option, given in (("--spec-ref", args.spec_ref), ("--spec-stats", args.spec_stats)):
+    for option, given in (
+        ("--spec-ref", args.spec_ref),
+        ("--spec-costs", args.spec_costs is not None),
+        ("--spec-stats", args.spec_stats),
+    ):
         if given and not args.spec:
             raise InvalidOption(f"{option} needs --spec")
     texts = []
@@ -97,7 +104,16 @@ def spec_options(args: argparse.Namespace) -> tuple[bool, list[str]]:
             raise InvalidOption(f"--spec-ref {name}: {error.strerror}") from None
         except UnicodeDecodeError as error:
             raise InvalidOption(f"--spec-ref {name}: not UTF-8, byte 0x{error.object[error.start]:02X} at {error.start}") from None
-    return args.spec, texts
+        if not texts[-1]:
+            raise InvalidOption(f"--spec-ref {name}: the file is empty, there is nothing to quote")
+    if args.spec_costs is None:
+        return args.spec, texts
+    from ..speculative import CostTable, Options
+
+    try:
+        return Options(cost_table=CostTable.load(args.spec_costs)), texts
+    except OSError as error:
+        raise InvalidOption(f"--spec-costs {args.spec_costs}: {error.strerror}") from None
 
 
 def spec_report(decoder: Decoder) -> list[str]:

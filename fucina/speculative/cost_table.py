@@ -101,13 +101,16 @@ class CostTable:
             raise InvalidOption(f"{Path(path).name} is not a table of verify costs: {error}") from None
         return cls(*axes, costs, found.get("provenance"))
 
+    def as_dict(self) -> dict[str, Any]:
+        """What a file holds."""
+        return {"rows": self.rows, "contexts": self.contexts, "costs": self.costs, "provenance": self.provenance}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as JSON."""
         path = Path(path)
-        document = {"rows": self.rows, "contexts": self.contexts, "costs": self.costs, "provenance": self.provenance}
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)

@@ -1,24 +1,27 @@
 """Exactness: whatever is done to conversations, in whatever order, every reply is a fresh engine's.
 
 A state machine sends, edits, makes replies again, cancels, batches, takes back, lets caches be adopted and copied, and
-lets passes and samplers fail.  After each step every conversation is compared with an oracle: a loop of a few lines
-over a fresh cache.  Tokens, texts, draws and the bits of every row must agree.
+lets passes and samplers fail, in conversations that decode plainly and in such that draft.  After each step every
+conversation is compared with an oracle: a loop of a few lines over a fresh cache.  Tokens, texts, draws and the bits of
+every row must agree.
 
 FUCINA_MACHINE_STEPS=50000 runs longer; FUCINA_MACHINE_MODEL=smollm2 takes a real model.
 """
 
 import os
 import threading
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
-from fucina.errors import ContextFull, NoSuchTurn, UnknownMessages
+from fucina.errors import ContextFull, NoSuchTurn, ReferencesUnsupported, SpeculationDisabled, UnknownMessages
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, Watermark, compose
+from fucina.speculative import Options, SpeculativeDecoder
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
 from tests.models import need_smollm2
@@ -59,8 +62,30 @@ KINDS = [
         "stop": ["abb", "", "baa", "bé", "é["],
     },
     {"max_tokens": 5, "temperature": 0.9, "top_p": 0.9, "presence_penalty": 0.5, "seed": 2},
-    {"template": "chatml", "max_tokens": 12, "temperature": 0.6, "min_p": 0.02, "seed": 3, "speculation": True},
+    {"template": "chatml", "max_tokens": 12, "temperature": 0.6, "min_p": 0.02, "seed": 3},
 ]
+
+
+# how a conversation drafts: not at all, as users do, all that it can, and what the oracle says with a mistake now and then
+MODES = ("plain", "default", "eager", "knowing")
+EAGER = Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
+
+
+class Knowing:
+    """A draft source that has heard the oracle."""
+
+    def __init__(self):
+        self.text = []
+
+    def suggest(self, context, limit):
+        n = len(context)
+        if self.text[:n] != list(context):
+            return []
+        draft = enumerate(self.text[n : n + limit], n)
+        return [token if at % 5 else (token + 1) % 258 for at, token in draft]
+
+    def observe(self, committed):
+        pass
 
 
 def processor_of(kind, model):
@@ -78,6 +103,7 @@ class Oracle:
         self.history, self.messages, self.position = [], [], 0
         self.marks = []  # history and messages before each turn
         self.told = True
+        self.knowing = Knowing()
 
     def prompt(self, text):
         """The whole prompt of a turn of `send`."""
@@ -92,9 +118,11 @@ class Oracle:
         sampler = Sampler(self.sampling, self.processor)
         sampler.rng.position = self.position
         cache, tokens, reason, cut = model.new_cache(len(ids) + self.options["max_tokens"]), [], "length", None
+        self.knowing.text = list(ids)
         logits = model.forward_rows([(cache, ids, "last")])[0]
         while len(tokens) < self.options["max_tokens"] and len(ids) + len(tokens) < CAPACITY:
             token = sampler.next(logits, ids + tokens)
+            self.knowing.text.append(token)
             if token in model.tokenizer.eog_ids:
                 reason = "stop"
                 break
@@ -122,6 +150,7 @@ class Oracle:
 
 TEXTS = st.text(st.sampled_from("ab<|im_end>é "), max_size=8)
 WHO = st.integers(0, len(KINDS) - 1)
+MODE = st.sampled_from(MODES)
 
 
 class ConversationMachine(RuleBasedStateMachine):
@@ -133,10 +162,23 @@ class ConversationMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.oracles = [Oracle(self.model, kind) for kind in range(len(KINDS))]
+        self.modes = ["plain"] * len(KINDS)
         self.conversations = [self.make(kind) for kind in range(len(KINDS))]
 
-    def make(self, kind, warm=None):
-        options = {**KINDS[kind], "processor": Fuse(processor_of(kind, self.model))}
+    @initialize(modes=st.tuples(*[MODE] * len(KINDS)))
+    def begin(self, modes):
+        self.conversations = [self.make(kind, mode=mode) for kind, mode in enumerate(modes)]
+
+    def make(self, kind, warm=None, mode="plain"):
+        self.modes[kind] = mode
+        drafts = {
+            "plain": False,
+            "default": True,
+            "eager": EAGER,
+            "knowing": SpeculativeDecoder(self.model, self.oracles[kind].knowing, EAGER),
+        }
+        processor = Fuse(processor_of(kind, self.model))
+        options = {**KINDS[kind], "processor": processor, "speculation": drafts[mode]}
         if warm is None:
             return Conversation(self.model, capacity=CAPACITY, **options)
         c = Conversation.init_warm(self.model, warm, **options)
@@ -379,26 +421,44 @@ class ConversationMachine(RuleBasedStateMachine):
             else:
                 o.history, o.messages, o.marks, o.told = list(c.history), [], [], False
 
-    @rule(who=WHO)
-    def adopt(self, who):
+    @rule(who=WHO, mode=MODE)
+    def adopt(self, who, mode):
         """The cache goes to another conversation, as between requests to a server."""
         o = self.oracles[who]
-        self.conversations[who] = self.make(who, self.conversations[who].take_cache())
+        self.conversations[who] = self.make(who, self.conversations[who].take_cache(), mode)
         self.adopted(o, self.conversations[who])
 
-    @rule(giver=WHO, taker=WHO, rows=st.integers(0, CAPACITY))
-    def copy(self, giver, taker, rows):
+    @rule(giver=WHO, taker=WHO, rows=st.integers(0, CAPACITY), mode=MODE)
+    def copy(self, giver, taker, rows, mode):
         """Rows that another conversation has computed."""
         source = self.conversations[giver]
         rows = min(rows, source.cache.len)
         cache = self.model.new_cache(CAPACITY)
         cache.copy_rows(source.cache, 0, rows)
-        self.conversations[taker] = self.make(taker, WarmState(cache, source.history[:rows]))
+        self.conversations[taker] = self.make(taker, WarmState(cache, source.history[:rows]), mode)
         self.adopted(self.oracles[taker], self.conversations[taker])
 
     def adopted(self, o, c):
         o.history, o.messages, o.marks = list(c.history), [], []
         o.told = not c.history
+
+    @rule(
+        who=WHO,
+        document=st.lists(st.integers(0, 257), min_size=1, max_size=30),
+        own=st.booleans(),
+        clear=st.booleans(),
+    )
+    def quote(self, who, document, own, clear):
+        """A document to draft from comes or goes: only where drafts are looked up, and no reply shows it."""
+        c = self.conversations[who]
+        error = {"plain": SpeculationDisabled, "knowing": ReferencesUnsupported}.get(self.modes[who])
+        document = list(self.conversations[who - 1].history) or document if own else document
+        with pytest.raises(error) if error else nullcontext():
+            if clear:
+                c.clear_references()
+            else:
+                c.add_spec_reference(document)
+        assert (c.spec_stats is None) == (self.modes[who] == "plain")
 
     @rule(who=WHO)
     def reset(self, who):

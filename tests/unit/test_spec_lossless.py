@@ -8,11 +8,10 @@ import fucina
 from fucina.decoding import Decoder
 from fucina.ops.rows import MAX_ROWS
 from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import BatchDecoder, CascadeOptions, CostTable, Options, SpeculationIndex, SpeculativeDecoder
+from fucina.speculative import BatchDecoder, CostTable, Options, SpeculativeDecoder
 from tests.models import TINY
-from tests.spec_toys import Hungry, Logged, Random, Replay, ToyModel, decode, prefilled, rows_of
+from tests.spec_toys import KINDS, Logged, ToyModel, decode, prefilled, rows_of, source_of
 
-KINDS = ("perfect", "hungry", "garbage", "alternating", "part", "random", "lying", "lengths", "cascade", "beside")
 SAMPLERS = (
     {},
     {"temperature": 0.8, "top_k": 20, "repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1},
@@ -27,28 +26,6 @@ def tiny(request):
     m = fucina.load(TINY / "llama.gguf", threads=2 if request.param == "f16" else 1, cache_dtype=request.param)
     yield m
     m.close()
-
-
-def source_of(kind, text, vocab, seed):
-    """A source that knows what plain decoding committed, and how good it wants to be."""
-    r = random.Random(seed)
-    wrong = lambda t: (t + 1) % vocab
-    spoil = {
-        "garbage": lambda i, t: wrong(t),
-        "alternating": lambda i, t: wrong(t) if i % 2 else t,
-        "part": lambda i, t: wrong(t) if r.random() < 0.15 else t,
-    }
-    if kind in ("random", "lying"):
-        return Random(seed, vocab, kind == "lying")
-    if kind == "cascade":
-        index = SpeculationIndex(vocab, CascadeOptions(accounting_min_draft=1))
-        index.add_reference(text[len(text) // 2 :])
-        return index
-    if kind == "beside":  # right tokens, one too late
-        return Replay([*text[1:], 0])
-    if kind == "lengths":
-        return Replay(text, length=lambda n: r.choice([0, 1, 2, 3, 16, 17, 40, 200]))
-    return (Hungry if kind == "hungry" else Replay)(text, spoil.get(kind))
 
 
 class Case:

@@ -1,0 +1,113 @@
+"""What a pass of k rows costs in plain steps, at several contexts: the table that speculation starts from.
+
+Live timings rescale it on other machines and models; what is wanted from it is its shape.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ..errors import InvalidOption
+from ..model import Model
+from ..ops.rows import MAX_ROWS
+from ..speculative.cost_table import CostTable
+from .results import stamp
+from .tables import Table
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 20, 24, 25, 32, 33, 48, 64, 96, 128)
+CONTEXTS = (128, 1024, 4096)
+ROUNDS = 15
+_SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
+
+
+def measure(
+    model: Model,
+    rows: Sequence[int] = ROWS,
+    contexts: Sequence[int] = CONTEXTS,
+    rounds: int = ROUNDS,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[tuple[float, ...], ...]:
+    """Costs [contexts][rows]: the median over rounds of (seconds of k rows) / (seconds of one row in the same round).
+
+    Every round takes all widths in turn, so that a slow spell of the machine falls on all of them.
+
+    Parameters
+    ----------
+    model : with a context of at least the longest of `contexts` and the most rows together.
+    rows : ascending, from 1 on.
+    contexts : ascending numbers of positions in front of the rows.
+    rounds : that count, at least 1; one more comes before them, to warm up.
+    say : told about progress.
+
+    Raises
+    ------
+    InvalidOption : `rows` does not begin with 1, there is no round, or it does not fit in the model's context.
+    """
+    if not rows or rows[0] != 1 or rounds < 1 or max(rows) > MAX_ROWS:
+        raise InvalidOption(
+            f"costs are measured in passes of one row, in at least one round: rows from 1 to at most {MAX_ROWS}, "
+            f"got {list(rows)} and {rounds} rounds"
+        )
+    if contexts and max(contexts) + max(rows) > model.context:
+        raise InvalidOption(
+            f"{max(rows)} rows behind {max(contexts)} positions do not fit in a context of {model.context}"
+        )
+    vocab, table = model.config.vocab_size, []
+    for context in contexts:
+        cache = model.new_cache(context + max(rows))
+        model.forward_rows([(cache, [(7 * i + 11) % vocab for i in range(context)], "none")])
+        ratios: dict[int, list[float]] = {k: [] for k in rows}
+        for turn in range(rounds + 1):
+            seconds = {}
+            for k in rows:
+                ids = [(31 * i + turn) % vocab for i in range(k)]
+                start = perf_counter()
+                model.forward_rows([(cache, ids, "all")])
+                seconds[k] = perf_counter() - start
+                cache.truncate(context)
+            if turn:  # the first is for warming up
+                for k in rows:
+                    ratios[k].append(seconds[k] / seconds[1])
+        table.append(tuple(round(statistics.median(ratios[k]), 3) for k in rows))
+        say(f"context {context}: " + "  ".join(f"{k}: {c:.2f}" for k, c in zip(rows, table[-1], strict=True)))
+    return tuple(table)
+
+
+def measured_table(
+    model: Model,
+    command: str,
+    rows: Sequence[int] = ROWS,
+    contexts: Sequence[int] = CONTEXTS,
+    rounds: int = ROUNDS,
+    say: Callable[[str], None] = lambda text: None,
+    **about: Any,
+) -> CostTable:
+    """`measure` as a table that says what it was measured on.
+
+    Parameters
+    ----------
+    command : that repeats it, without paths.
+    about : more for its provenance, such as the model's name.
+    """
+    costs = measure(model, rows, contexts, rounds, say)
+    return CostTable(tuple(rows), tuple(contexts), costs, {**about, **stamp(command)})
+
+
+def public_name(model: str) -> str:
+    """The name of a known model, or what stands for a path: a record holds none."""
+    return "a file" if "/" in model or "\\" in model or Path(model).suffix == ".gguf" else model
+
+
+def shown(table: CostTable) -> Table:
+    """A table of costs for a terminal: one row a context."""
+    rows = [k for k in _SHOWN if k in table.rows]
+    at = [table.rows.index(k) for k in rows]
+    body = [
+        [f"behind {context} tokens", *(f"{line[i]:.2f}" for i in at)]
+        for context, line in zip(table.contexts, table.costs, strict=True)
+    ]
+    return ["C(rows)", *map(str, rows)], body
