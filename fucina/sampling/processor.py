@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ..errors import InvalidSamplerOption, TokenOutOfRange
+from ..errors import InvalidOption, InvalidSamplerOption, TokenOutOfRange
 
 
 @runtime_checkable
@@ -31,6 +31,16 @@ class LogitProcessor(Protocol):
 def has_structure(processor: LogitProcessor | None) -> bool:
     """Return True if `processor` can look ahead: it has both `forced_tokens` and `valid_prefix_len`."""
     return all(callable(getattr(processor, hook, None)) for hook in ("forced_tokens", "valid_prefix_len"))
+
+
+def check_processor(processor: LogitProcessor | None) -> LogitProcessor | None:
+    """Return `processor`; raise InvalidOption where it is a class, or lacks `process` or `commit`."""
+    missing = [name for name in ("process", "commit") if not callable(getattr(processor, name, None))]
+    if processor is not None and (missing or isinstance(processor, type)):
+        found = f"the class {processor.__name__}" if isinstance(processor, type) else f"{type(processor).__name__}"
+        lacks = f" without {' and '.join(missing)}" if missing else ""
+        raise InvalidOption(f"processor must be an object with process and commit, got {found}{lacks}")
+    return processor
 
 
 def reset_processor(processor: LogitProcessor | None) -> None:

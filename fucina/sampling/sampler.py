@@ -8,7 +8,7 @@ import numpy as np
 from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
 from ..kernels.weighing import MAX_VOCAB
 from .options import SamplerOptions
-from .processor import LogitProcessor, reset_processor
+from .processor import LogitProcessor, check_processor, reset_processor
 from .reference import penalise
 from .rng import CounterRng
 
@@ -38,6 +38,11 @@ class Sampler:
     rng : CounterRng
         `rng.position` draws have been made: exactly one a sampled token, none a greedy one, none when `next` raises.
 
+    Raises
+    ------
+    InvalidOption
+        `processor` is a class, or has no `process` or no `commit`.
+
     Notes
     -----
     Order: processor, penalties, greedy shortcut, top-k, temperature, top-p, min-p, one draw (reference 13.6).  Every
@@ -49,7 +54,7 @@ class Sampler:
 
     def __init__(self, options: SamplerOptions | None = None, processor: LogitProcessor | None = None):
         self.options = SamplerOptions() if options is None else options
-        self.processor = processor
+        self.processor = check_processor(processor)
         self.rng = CounterRng(self.options.seed)
         self._row = np.empty(0, np.float32)
         self._scratch: tuple[np.ndarray, ...] = ()
