@@ -1,0 +1,335 @@
+"""Chapter 07 - Speculative decoding without a draft model.
+
+Somebody guesses the next tokens; one pass of the model checks the whole guess. You write
+the step that does this, then make it end where it must and survive what goes wrong. You
+also write the one who guesses. All of it runs on a toy first, and on a real model at the
+end of the chapter.
+
+The toy below has the same face as the engine: `model.forward(tokens, cache)` gives one
+row of scores for each token, `sampler.next(row, history)` chooses a token from a row,
+`cache.truncate(keep)` forgets rows. So code that works here works there.
+
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch07`, or in the notebook with a cell that begins
+with `%%exercise ch07.verify`.
+"""
+
+import random
+from typing import NamedTuple
+import numpy as np
+
+
+class InvalidDecodeState(ValueError):
+    """History and cache do not belong together: len(history) != cache.len + 1."""
+
+
+class ToyCache:
+    """A KV cache reduced to what decoding sees: one row a token, and a rewind."""
+
+    can_truncate = True
+
+    def __init__(self):
+        self.rows = []
+
+    @property
+    def len(self):
+        """How many rows there are."""
+        return len(self.rows)
+
+    def truncate(self, keep):
+        """Keep the first `keep` rows; at or above `len` nothing changes."""
+        del self.rows[keep:]
+
+
+class ToyModel:
+    """A pretend model over the tokens 0 to 8: a row depends on every row before it.
+
+    `passes` notes how many rows each pass had.  With `fails_at=n` the n-th pass (from 0)
+    raises an OSError once it has written `leaves` rows into the cache.
+    """
+
+    def __init__(self, fails_at=None, leaves=1):
+        self.fails_at = fails_at
+        self.leaves = leaves
+        self.passes = []
+
+    def forward(self, tokens, cache):
+        """One pass: writes a row a token into the cache, returns as many rows of scores.
+
+        Row i holds the score of every token to come behind tokens[i].
+        """
+        fails = len(self.passes) == self.fails_at
+        self.passes.append(len(tokens))
+        scores = []
+        for i, token in enumerate(tokens):
+            if fails and i >= self.leaves:
+                break
+            cache.rows.append(token)
+            scores.append(self.row(cache.rows))
+        if fails:
+            raise OSError("the machine coughed in the middle of a pass")
+        return scores
+
+    def row(self, rows):
+        """Scores of the nine tokens behind these rows."""
+        seen = 7
+        for row in rows:
+            seen = (31 * seen + row + 7) % 1009
+        return np.array([(seen + 17) * (37 * t + 11) % 1013 / 200 for t in range(9)])
+
+
+class ToySampler:
+    """Chooses a token from a row of scores.
+
+    Temperature 0 takes the best one. Any other draws one random number a token; `draws`
+    counts them.  The last three tokens of `history` lose `penalty` beforehand, so the
+    history that it is shown matters.  With `fails_at=n` the n-th choice (from 0) raises.
+    """
+
+    def __init__(self, temperature=0.0, seed=0, penalty=0.0, fails_at=None):
+        self.temperature, self.penalty, self.fails_at = temperature, penalty, fails_at
+        self.random = random.Random(seed)
+        self.draws = 0
+        self.choices = 0
+
+    def next(self, row, history):
+        """The next token."""
+        if self.choices == self.fails_at:
+            raise ValueError("no token is allowed here")
+        self.choices += 1
+        scores = np.array(row, dtype=float)
+        scores[list(set(history[-3:]))] -= self.penalty
+        if self.temperature == 0:
+            return int(scores.argmax())
+        self.draws += 1
+        edges = np.cumsum(np.exp((scores - scores.max()) / self.temperature))
+        return int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
+
+
+# %% ch07.verify - Verify a draft in one pass (15 points, medium, section 07.2)
+
+def verify_step(model, cache, history, draft, sampler):
+    """One step of decoding that checks a draft; returns how many tokens it committed.
+
+    One single pass runs the newest token of the history and the whole draft.  Then the
+    sampler chooses a token from the first row, and from one row after the other for as
+    long as its choice is the drafted token.  Every choice is committed: appended to the
+    history before the next one is made.
+
+    The sampler looks at exactly as many rows as tokens are committed.  An empty draft is
+    a plain step.
+
+    Parameters
+    ----------
+    model : object with `forward(tokens, cache)`
+        Writes a row a token into the cache, returns a row of scores a token.
+    cache : object with `len` and `truncate(keep)`
+    history : list of int
+        Committed tokens, prompt included; grows in place.
+    draft : list of int
+        A guess at what comes behind the history.  Not changed.
+    sampler : object with `next(row, history)`, which returns a token
+
+    Returns
+    -------
+    int
+        How many tokens were appended to the history, at least 1.  Afterwards
+        len(history) == cache.len + 1 again.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when len(history) != cache.len + 1; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history = ToyCache(), [5]
+    >>> verify_step(ToyModel(), cache, history, [], ToySampler())
+    1
+    >>> len(history), cache.len
+    (2, 1)
+    """
+    raise NotImplementedError("ch07.verify: your code here")
+
+
+# %% ch07.stop - A stop token inside a draft (10 points, medium, section 07.5)
+
+def verify_until(model, cache, history, draft, sampler, stop):
+    """A verify step that ends the turn at a stop token; returns whether it has ended.
+
+    As `verify_step`: one pass, every choice committed while it agrees with the draft.
+    When the sampler chooses the token `stop`, it is committed like any other, and the
+    turn is over: no row behind it is sampled, however right the draft may be.
+
+    On every way out len(history) == cache.len + 1.  (It holds at the start; you need not
+    check that here.)
+
+    Parameters
+    ----------
+    model, cache, history, draft, sampler
+        As in `verify_step`.
+    stop : int
+        The token that ends a turn.  It may stand anywhere in the draft, or nowhere.
+
+    Returns
+    -------
+    bool
+        True when the stop token was committed.
+
+    Examples
+    --------
+    >>> cache, history = ToyCache(), [5]
+    >>> verify_until(ToyModel(), cache, history, [], ToySampler(), stop=99)
+    False
+    >>> len(history), cache.len
+    (2, 1)
+    """
+    raise NotImplementedError("ch07.stop: your code here")
+
+
+# %% ch07.mid_step - An error in the middle of a step (15 points, hard, section 07.6)
+
+def safe_step(model, cache, history, draft, sampler, emit):
+    """A verify step that keeps its promise when something fails; returns tokens committed.
+
+    As `verify_step`, and each token is handed to `emit` right after it was appended to
+    the history, before the next row is sampled.
+
+    When the pass, the sampler or `emit` raises, the error goes on to the caller, Ctrl-C
+    (KeyboardInterrupt) included.  Tokens that are in the history by then stay.  The
+    cache ends with the rows of all of them but the newest: len(history) == cache.len + 1.
+
+    Parameters
+    ----------
+    model : object with `forward(tokens, cache)`
+        When it raises, it may have written any number of its rows.
+    cache, history, draft, sampler
+        As in `verify_step`.
+    emit : callable
+        Called with each committed token, in order.
+
+    Returns
+    -------
+    int
+        How many tokens were appended to the history.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when len(history) != cache.len + 1; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history, seen = ToyCache(), [5], []
+    >>> safe_step(ToyModel(), cache, history, [1, 1], ToySampler(), seen.append)
+    1
+    >>> history == [5] + seen, cache.len
+    (True, 1)
+    """
+    raise NotImplementedError("ch07.mid_step: your code here")
+
+
+# %% ch07.drafter - A prompt-lookup drafter (15 points, medium, section 07.7)
+
+class PromptLookup:
+    """Proposes what followed the same n tokens the last time.
+
+    It has the two methods of `fucina.speculative.DraftSource`, so that it can draft for
+    the real engine.  The engine calls `observe` with the prompt, and then with the tokens
+    of every step, in order.  It calls `suggest` before a step.
+
+    Parameters
+    ----------
+    n : int
+        How many tokens must be the same, at least 1.
+
+    Attributes
+    ----------
+    text : list of int
+        All tokens that were observed.
+    after : dict
+        For you: whatever helps to find a place without searching.
+
+    Examples
+    --------
+    >>> source = PromptLookup(n=2)
+    >>> source.observe([5, 6, 7, 8, 5, 6])
+    >>> source.suggest([5, 6, 7, 8, 5, 6], limit=3)
+    [7, 8, 5]
+    """
+
+    def __init__(self, n=2):
+        self.n = n
+        self.text = []
+        self.after = {}
+
+    def observe(self, committed):
+        """Take note of tokens that are behind all earlier ones now.
+
+        Note places here, so that `suggest` need not search: then neither of the two
+        becomes slower as the text grows.
+
+        Parameters
+        ----------
+        committed : list of int
+            One or several tokens; a piece can be shorter than n.  Not changed.
+        """
+        raise NotImplementedError("ch07.drafter: your code here")
+
+    def suggest(self, context, limit):
+        """Return what followed the last n tokens of the context the last time, as a list.
+
+        Of several places the latest counts, but not the end of the text itself: nothing
+        follows there yet.
+
+        Parameters
+        ----------
+        context : list of int
+            The text so far; it ends with the newest token.  Not changed.
+        limit : int
+            Return at most so many tokens; fewer where the text ends.
+
+        Returns
+        -------
+        list of int
+            Empty when these n tokens were not seen before, or the context is shorter than n.
+        """
+        raise NotImplementedError("ch07.drafter: your code here")
+
+
+# %% ch07.stats - Read the log of a run (10 points, easy, section 07.9)
+
+class Step(NamedTuple):
+    """What one step of a run did.  The engine's own `StepRecord` has these fields too."""
+
+    drafted: int  # drafted tokens in the pass; 0 in a plain step
+    accepted: int  # how many of them were committed
+    committed: int  # all committed tokens: accepted ones, and a correction or a bonus
+    cost: float  # what the pass took, in passes of one row
+
+
+def read_log(steps):
+    """Three figures of a run: tokens a step, acceptance, speed-up.
+
+    Parameters
+    ----------
+    steps : list of Step
+        All steps of a run, plain ones included.  Not changed.
+
+    Returns
+    -------
+    dict of str to float
+        "tokens_per_step" : committed tokens, for each step.
+        "acceptance" : which part of all drafted tokens was accepted.
+        "speedup" : how many times longer plain decoding would have taken for the same
+        tokens.  A plain step costs 1.0 and commits one token.
+
+        Each is 0.0 where there is nothing to divide by.
+
+    Examples
+    --------
+    >>> figures = read_log([Step(0, 0, 1, 1.0), Step(4, 4, 5, 2.0)])
+    >>> figures["tokens_per_step"], figures["acceptance"], figures["speedup"]
+    (3.0, 1.0, 2.0)
+    """
+    raise NotImplementedError("ch07.stats: your code here")

@@ -1,0 +1,1522 @@
+"""Chapter 07 - Speculative decoding without a draft model.
+
+Somebody guesses the next tokens; one pass of the model checks the whole guess. You write
+the step that does this, then make it end where it must and survive what goes wrong. You
+also write the one who guesses. All of it runs on a toy first, and on a real model at the
+end of the chapter.
+
+The toy below has the same face as the engine: `model.forward(tokens, cache)` gives one
+row of scores for each token, `sampler.next(row, history)` chooses a token from a row,
+`cache.truncate(keep)` forgets rows. So code that works here works there.
+
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch07`, or in the notebook with a cell that begins
+with `%%exercise ch07.verify`.
+"""
+
+import random
+from typing import NamedTuple
+
+import numpy as np
+
+from course.exercises import Exercise, given
+
+
+@given
+class InvalidDecodeState(ValueError):
+    """History and cache do not belong together: len(history) != cache.len + 1."""
+
+
+@given
+class ToyCache:
+    """A KV cache reduced to what decoding sees: one row a token, and a rewind."""
+
+    can_truncate = True
+
+    def __init__(self):
+        self.rows = []
+
+    @property
+    def len(self):
+        """How many rows there are."""
+        return len(self.rows)
+
+    def truncate(self, keep):
+        """Keep the first `keep` rows; at or above `len` nothing changes."""
+        del self.rows[keep:]
+
+
+@given
+class ToyModel:
+    """A pretend model over the tokens 0 to 8: a row depends on every row before it.
+
+    `passes` notes how many rows each pass had.  With `fails_at=n` the n-th pass (from 0)
+    raises an OSError once it has written `leaves` rows into the cache.
+    """
+
+    def __init__(self, fails_at=None, leaves=1):
+        self.fails_at = fails_at
+        self.leaves = leaves
+        self.passes = []
+
+    def forward(self, tokens, cache):
+        """One pass: writes a row a token into the cache, returns as many rows of scores.
+
+        Row i holds the score of every token to come behind tokens[i].
+        """
+        fails = len(self.passes) == self.fails_at
+        self.passes.append(len(tokens))
+        scores = []
+        for i, token in enumerate(tokens):
+            if fails and i >= self.leaves:
+                break
+            cache.rows.append(token)
+            scores.append(self.row(cache.rows))
+        if fails:
+            raise OSError("the machine coughed in the middle of a pass")
+        return scores
+
+    def row(self, rows):
+        """Scores of the nine tokens behind these rows."""
+        seen = 7
+        for row in rows:
+            seen = (31 * seen + row + 7) % 1009
+        return np.array([(seen + 17) * (37 * t + 11) % 1013 / 200 for t in range(9)])
+
+
+@given
+class ToySampler:
+    """Chooses a token from a row of scores.
+
+    Temperature 0 takes the best one. Any other draws one random number a token; `draws`
+    counts them.  The last three tokens of `history` lose `penalty` beforehand, so the
+    history that it is shown matters.  With `fails_at=n` the n-th choice (from 0) raises.
+    """
+
+    def __init__(self, temperature=0.0, seed=0, penalty=0.0, fails_at=None):
+        self.temperature, self.penalty, self.fails_at = temperature, penalty, fails_at
+        self.random = random.Random(seed)
+        self.draws = 0
+        self.choices = 0
+
+    def next(self, row, history):
+        """The next token."""
+        if self.choices == self.fails_at:
+            raise ValueError("no token is allowed here")
+        self.choices += 1
+        scores = np.array(row, dtype=float)
+        scores[list(set(history[-3:]))] -= self.penalty
+        if self.temperature == 0:
+            return int(scores.argmax())
+        self.draws += 1
+        edges = np.cumsum(np.exp((scores - scores.max()) / self.temperature))
+        return int(np.searchsorted(edges, self.random.random() * edges[-1], side="right"))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.verify",
+    title="Verify a draft in one pass",
+    points=15,
+    level="medium",
+    section="07.2",
+    hints=[
+        "The pass needs the newest token of the history as well: its row is not in the cache yet. So 1 + len(draft) "
+        "tokens go in, and row 0 is the one behind the newest token.",
+        "Go through the rows in order. Each time: let the sampler choose, append the choice to the history, and only "
+        "then compare it with the draft. Is there a draft to compare the last row with?",
+        "Leave the loop when the rows are used up (that choice was the bonus), or when the choice is not the drafted "
+        "token (it was the correction). Later rows stay unread.",
+        "Whatever happened, the cache must end with the rows of all tokens of the history but the newest.",
+    ],
+)
+
+
+@ex.solution
+def verify_step(model, cache, history, draft, sampler):
+    """One step of decoding that checks a draft; returns how many tokens it committed.
+
+    One single pass runs the newest token of the history and the whole draft.  Then the
+    sampler chooses a token from the first row, and from one row after the other for as
+    long as its choice is the drafted token.  Every choice is committed: appended to the
+    history before the next one is made.
+
+    The sampler looks at exactly as many rows as tokens are committed.  An empty draft is
+    a plain step.
+
+    Parameters
+    ----------
+    model : object with `forward(tokens, cache)`
+        Writes a row a token into the cache, returns a row of scores a token.
+    cache : object with `len` and `truncate(keep)`
+    history : list of int
+        Committed tokens, prompt included; grows in place.
+    draft : list of int
+        A guess at what comes behind the history.  Not changed.
+    sampler : object with `next(row, history)`, which returns a token
+
+    Returns
+    -------
+    int
+        How many tokens were appended to the history, at least 1.  Afterwards
+        len(history) == cache.len + 1 again.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when len(history) != cache.len + 1; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history = ToyCache(), [5]
+    >>> verify_step(ToyModel(), cache, history, [], ToySampler())
+    1
+    >>> len(history), cache.len
+    (2, 1)
+    """
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState(f"{len(history)} tokens of history and {cache.len} rows in the cache")
+    before = len(history)
+    rows = model.forward([history[-1], *draft], cache)
+    for i, row in enumerate(rows):
+        token = sampler.next(row, history)
+        history.append(token)
+        if i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Forgets the carried token. The newest token of the history has no row yet: it goes into the pass in front "
+          "of the draft. Without it every row stands one place too early.")
+def forgets_carried(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    rows = model.forward(list(draft), cache)
+    for i, row in enumerate(rows):
+        token = sampler.next(row, history)
+        history.append(token)
+        if token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Rejected rows stay in the cache. They belong to tokens that were never said, and the next pass looks back "
+          "at them. Rewind before you return.")
+def keeps_rejected(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    return len(history) - before
+
+
+@ex.wrong("Rewinds to len(history) rows, one too many: the newest token is a correction or a bonus, and the row at its "
+          "place belongs to another token, or to none.")
+def rewinds_too_little(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history))
+    return len(history) - before
+
+
+@ex.wrong("Samples past the mismatch: every row is sampled first, and compared afterwards. The tokens may be right, but "
+          "random numbers were used for rows that nobody wanted, so all later draws are others than in plain decoding. "
+          "Stop at the first row that does not agree.")
+def samples_everything_first(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    rows = model.forward([history[-1], *draft], cache)
+    chosen = [sampler.next(row, history + draft[:i]) for i, row in enumerate(rows)]
+    for i, token in enumerate(chosen):
+        history.append(token)
+        if i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Goes on behind a mismatch. The later rows look back at a drafted token that was just rejected: they say what "
+          "would come in another text.")
+def goes_on(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for row in model.forward([history[-1], *draft], cache):
+        history.append(sampler.next(row, history))
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Takes the bonus for the correction. At a mismatch the correction is the choice that has just been made, on "
+          "the row that disagrees. The last row is of use only when the whole draft was accepted.")
+def bonus_for_correction(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    rows = model.forward([history[-1], *draft], cache)
+    for i, row in enumerate(rows[:-1]):
+        token = sampler.next(row, history)
+        if token != draft[i]:
+            break
+        history.append(token)
+    history.append(sampler.next(rows[-1], history))
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Commits the drafted token where the sampler chose another one. A draft is a guess; what is committed is "
+          "always the sampler's choice.")
+def keeps_the_guess(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        token = sampler.next(row, history)
+        history.append(draft[i] if i < len(draft) else token)
+        if i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Loses the bonus: behind a whole accepted draft there is one row more, and its token is free. Without a draft "
+          "it is the only one.")
+def loses_bonus(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    rows = model.forward([history[-1], *draft], cache)
+    for row, guess in zip(rows, draft):
+        history.append(sampler.next(row, history))
+        if history[-1] != guess:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Loses the correction: at a mismatch the sampler has chosen a token, and it is a good one. It is committed "
+          "like any other, so that even the worst draft costs no token.")
+def loses_correction(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        token = sampler.next(row, history)
+        if i < len(draft) and token != draft[i]:
+            break
+        history.append(token)
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Shows the sampler the old history for every row. Penalties look at the tokens so far, the accepted ones "
+          "included: append each choice before you ask for the next.")
+def old_history(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    old = list(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, old))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - len(old)
+
+
+@ex.wrong("Runs the rows in passes of their own. The tokens are right, but each pass reads all the weights: nothing was "
+          "won. All rows share one pass.")
+def one_by_one(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    rows = [model.forward([token], cache)[0] for token in [history[-1], *draft]]
+    for i, row in enumerate(rows):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Starts without a look at the promise. If it is broken already, all rows land at wrong positions: raise "
+          "InvalidDecodeState before anything is touched.")
+def unchecked(model, cache, history, draft, sampler):
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+PROMPTS = ([5], [1, 2], [3, 1, 4, 1, 5])
+# (drafted, how many of them are right), the telling cases first
+DRAFTS = ((2, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (4, 3), (4, 4))
+
+
+def prefilled(prompt):
+    """A cache that holds all of a prompt but its last token, and its history."""
+    cache = ToyCache()
+    cache.rows += prompt[:-1]
+    return cache, list(prompt)
+
+
+def plain(prompt, n, sampler=None):
+    """The n tokens that plain decoding adds to a prompt, each from a reading of everything."""
+    tokens, sampler = list(prompt), sampler or ToySampler()
+    for _ in range(n):
+        tokens.append(sampler.next(ToyModel().row(tokens), tokens))
+    return tokens[len(prompt):]
+
+
+def guess(want, n, right):
+    """n drafted tokens of which the first `right` are what will be said."""
+    return [token if i < right else (token + 1) % 9 for i, token in enumerate(want[:n])]
+
+
+def told(prompt, draft, right):
+    """A case as a learner would type it."""
+    rows = "1 row" if len(prompt) == 2 else f"{len(prompt) - 1} rows"
+    return (f"history = {prompt}; the cache holds {rows}", f"draft = {draft}      # {right} of {len(draft)} right")
+
+
+def one_step(verify_step, t, prompt, n, right):
+    """One greedy step with a draft; returns what there is to look at."""
+    want = plain(prompt, n + 1)
+    draft = guess(want, n, right)
+    (cache, history), model = prefilled(prompt), ToyModel()
+    t.case(*told(prompt, draft, right))
+    count = t.call(verify_step, model, cache, history, list(draft), ToySampler(), changes=True,
+                   shown="verify_step(model, cache, history, draft, ToySampler())")
+    return want, cache, history, model, count
+
+
+@ex.check("an empty draft makes a plain step: one token")
+def plain_step(verify_step, t):
+    for prompt in PROMPTS:
+        want, cache, history, _, count = one_step(verify_step, t, prompt, 0, 0)
+        t.equal(count, 1, "the result")
+        t.equal(history, prompt + want, "history")
+        t.equal(cache.rows, prompt, "the list of rows in the cache")
+
+
+@ex.check("greedy: n right guesses commit n + 1 tokens, those of plain decoding")
+def commits(verify_step, t):
+    for prompt in PROMPTS:
+        for n, right in DRAFTS:
+            want, _, history, _, count = one_step(verify_step, t, prompt, n, right)
+            t.equal(history, prompt + want[:right + 1], "history")
+            t.equal(count, right + 1, "the result")
+
+
+@ex.check("afterwards the cache holds the rows of all tokens but the newest")
+def rewinds(verify_step, t):
+    for prompt in PROMPTS:
+        for n, right in DRAFTS:
+            _, cache, history, _, _ = one_step(verify_step, t, prompt, n, right)
+            t.equal(cache.rows, history[:-1], f"the list of rows in the cache (history is {history})")
+
+
+@ex.check("a step is one pass, of 1 + len(draft) rows")
+def one_pass(verify_step, t):
+    for prompt in PROMPTS:
+        for n, right in ((0, 0), *DRAFTS):
+            _, _, _, model, _ = one_step(verify_step, t, prompt, n, right)
+            t.equal(model.passes, [1 + n], "rows of each pass")
+
+
+def many_steps(verify_step, t, temperature, penalty):
+    """Steps with drafts of all sorts: text, draws and cache are those of plain decoding."""
+    for seed in range(4):
+        prompt = PROMPTS[seed % 3]
+        settings = f"ToySampler(temperature={temperature}, seed={seed}, penalty={penalty})"
+        sampler = ToySampler(temperature, seed, penalty)
+        want = prompt + plain(prompt, 40, ToySampler(temperature, seed, penalty))
+        (cache, history), model = prefilled(prompt), ToyModel()
+        t.case(told(prompt, [], 0)[0], f"sampler = {settings}")
+        for _ in range(6):
+            n = int(t.rng.integers(0, 5))
+            draft = guess(want[len(history):], n, int(t.rng.integers(0, n + 1)))
+            at = len(history)
+            count = t.call(verify_step, model, cache, history, list(draft), sampler, changes=True,
+                           shown=f"verify_step(model, cache, history, {draft}, sampler)")
+            t.equal(history[at:], want[at:len(history)], "what was committed")
+            t.holds(count == len(history) - at > 0, f"the result is {count!r}, {len(history) - at} tokens were committed")
+            t.equal(cache.rows, history[:-1], "the list of rows in the cache")
+            if temperature:
+                t.holds(sampler.draws == len(history) - len(prompt),
+                        f"{sampler.draws} random draws for {len(history) - len(prompt)} committed tokens")
+
+
+@ex.check("the sampler sees the history with the accepted tokens in it")
+def with_penalty(verify_step, t):
+    many_steps(verify_step, t, 0.0, 3.0)
+
+
+@ex.check("sampled: the tokens of plain decoding, and one random draw a committed token")
+def sampled(verify_step, t):
+    many_steps(verify_step, t, 1.0, 0.0)
+    many_steps(verify_step, t, 0.7, 1.5)
+
+
+@ex.check("a promise that is broken at the start is InvalidDecodeState, and nothing is touched")
+def refuses(verify_step, t):
+    for rows, tokens in ((1, 1), (0, 2), (3, 2), (2, 2)):
+        cache, history, model = prefilled(list(range(rows + 1)))[0], list(range(tokens)), ToyModel()
+        t.case(f"history = {history}; the cache holds {rows} rows")
+        t.raises("InvalidDecodeState", verify_step, model, cache, history, [4, 4], ToySampler(),
+                 shown="verify_step(model, cache, history, [4, 4], ToySampler())")
+        t.holds(not model.passes and cache.len == rows and len(history) == tokens,
+                "model, cache or history were touched before the error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.stop",
+    title="A stop token inside a draft",
+    points=10,
+    level="medium",
+    section="07.5",
+    hints=[
+        "Plain decoding would have ended right behind the stop token. Which rows would its sampler never have seen?",
+        "There are now three reasons to leave the loop: the stop token was chosen, the rows are used up, the choice is "
+        "not the drafted token. The first one comes first.",
+        "Look at the sampler's choice, never at the draft: a drafted stop token may be rejected, and a correction or a "
+        "bonus may be the stop token. The rewind at the end is for every way out.",
+    ],
+)
+
+
+@ex.solution
+def verify_until(model, cache, history, draft, sampler, stop):
+    """A verify step that ends the turn at a stop token; returns whether it has ended.
+
+    As `verify_step`: one pass, every choice committed while it agrees with the draft.
+    When the sampler chooses the token `stop`, it is committed like any other, and the
+    turn is over: no row behind it is sampled, however right the draft may be.
+
+    On every way out len(history) == cache.len + 1.  (It holds at the start; you need not
+    check that here.)
+
+    Parameters
+    ----------
+    model, cache, history, draft, sampler
+        As in `verify_step`.
+    stop : int
+        The token that ends a turn.  It may stand anywhere in the draft, or nowhere.
+
+    Returns
+    -------
+    bool
+        True when the stop token was committed.
+
+    Examples
+    --------
+    >>> cache, history = ToyCache(), [5]
+    >>> verify_until(ToyModel(), cache, history, [], ToySampler(), stop=99)
+    False
+    >>> len(history), cache.len
+    (2, 1)
+    """
+    ended = False
+    rows = model.forward([history[-1], *draft], cache)
+    for i, row in enumerate(rows):
+        token = sampler.next(row, history)
+        history.append(token)
+        ended = token == stop
+        if ended or i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+@ex.wrong("Looks for the stop token when the step is over. If it stood inside the accepted draft, everything behind it "
+          "was committed too. Look at every choice, at once.")
+def looks_at_the_last(model, cache, history, draft, sampler, stop):
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return history[-1] == stop
+
+
+@ex.wrong("Cuts the history behind the stop token afterwards. The text is right, but rows behind the stop token were "
+          "sampled: those draws are gone, and the next turn gets others than in plain decoding. Leave the loop at the "
+          "stop token.")
+def cuts_afterwards(model, cache, history, draft, sampler, stop):
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    ended = stop in history[before:]
+    if ended:
+        del history[history.index(stop, before) + 1:]
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+@ex.wrong("Returns from the middle of the loop: the rewind below it never runs, and rows of unread drafts stay in the "
+          "cache. Use `break`, so that every way out passes the rewind.")
+def returns_early(model, cache, history, draft, sampler, stop):
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if history[-1] == stop:
+            return True
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return False
+
+
+@ex.wrong("Takes a drafted stop token for a chosen one. The draft is somebody's guess: what counts is what the sampler "
+          "chooses.")
+def believes_the_draft(model, cache, history, draft, sampler, stop):
+    ended = False
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        ended = history[-1] == stop or draft[i:i + 1] == [stop]
+        if ended or i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+@ex.wrong("Misses a stop token that was not drafted: a correction can be the stop token, and so can a bonus. Compare "
+          "every choice with it, before the question whether the draft was right.")
+def only_accepted_ones(model, cache, history, draft, sampler, stop):
+    ended = False
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+        if history[-1] == stop:
+            ended = True
+            break
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+@ex.wrong("Takes the end of the draft for the end of the turn. A mismatch ends the step, and the next step goes on from the "
+          "correction; only the stop token ends the turn.")
+def ends_with_the_draft(model, cache, history, draft, sampler, stop):
+    ended = False
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if history[-1] == stop or draft[i:i + 1] != [history[-1]]:
+            ended = True
+            break
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+@ex.wrong("Throws the stop token away. Here it is committed like any other, as in chapter 05: the sampler has chosen it. "
+          "Whether to show it is up to who reads.")
+def drops_the_stop(model, cache, history, draft, sampler, stop):
+    ended = False
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        token = sampler.next(row, history)
+        ended = token == stop
+        if ended:
+            break
+        history.append(token)
+        if i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return ended
+
+
+def until(verify_until, t, prompt, draft, right, stop, sampler=None):
+    """One step with a stop token; returns what there is to look at."""
+    cache, history = prefilled(prompt)
+    seed = "" if sampler is None else "temperature=1.0, seed=3"
+    t.case(*told(prompt, draft, right))
+    ended = t.call(verify_until, ToyModel(), cache, history, list(draft), sampler or ToySampler(), stop, changes=True,
+                   shown=f"verify_until(model, cache, history, draft, ToySampler({seed}), stop={stop})")
+    return cache, history, ended
+
+
+def with_stop_at(n, k, sampler=ToySampler):
+    """Prompts whose next n tokens hold at place k (from 0) a token that stands nowhere before it."""
+    for prompt in ([5], [1, 2], [3, 1, 4, 1, 5], [7], [2, 6, 6], [8, 0], [4, 4], [0]):
+        want = plain(prompt, n, sampler())
+        if want[k] not in want[:k]:
+            yield prompt, want
+
+
+@ex.check("without a stop token it is a verify step, and the turn goes on")
+def no_stop(verify_until, t):
+    for prompt in PROMPTS:
+        for n, right in ((0, 0), *DRAFTS):
+            want = plain(prompt, n + 1)
+            cache, history, ended = until(verify_until, t, prompt, guess(want, n, right), right, 99)
+            t.equal(history, prompt + want[:right + 1], "history")
+            t.equal(cache.rows, history[:-1], "the list of rows in the cache")
+            t.equal(ended, False, "the result")
+
+
+@ex.check("a stop token inside an accepted draft: nothing behind it is committed")
+def inside(verify_until, t):
+    for n, k in ((2, 0), (1, 0), (3, 1), (2, 1), (4, 2)):
+        for prompt, want in with_stop_at(n + 1, k):
+            _, history, ended = until(verify_until, t, prompt, want[:n], n, want[k])
+            t.equal(history, prompt + want[:k + 1], "history")
+            t.equal(ended, True, "the result")
+
+
+@ex.check("no random number is drawn for a row behind the stop token")
+def draws(verify_until, t):
+    for n, k in ((1, 0), (3, 0), (3, 1), (2, 1)):
+        for prompt, want in with_stop_at(n + 1, k, lambda: ToySampler(1.0, 3)):
+            sampler = ToySampler(1.0, 3)
+            until(verify_until, t, prompt, want[:n], n, want[k], sampler)
+            t.holds(sampler.draws == k + 1, f"{sampler.draws} random draws; plain decoding ends behind {k + 1}")
+
+
+@ex.check("the cache is rewound when the turn ends, too")
+def rewound(verify_until, t):
+    for n, k in ((3, 0), (2, 0), (3, 1), (4, 4)):
+        for prompt, want in with_stop_at(n + 1, k):
+            cache, history, _ = until(verify_until, t, prompt, want[:n], n, want[k])
+            t.equal(cache.rows, history[:-1], f"the list of rows in the cache (history is {history})")
+
+
+@ex.check("a correction or a bonus can be the stop token")
+def correction_or_bonus(verify_until, t):
+    for n, right in ((1, 0), (1, 1), (0, 0), (3, 1), (2, 2)):
+        for prompt, want in with_stop_at(n + 1, right):
+            _, history, ended = until(verify_until, t, prompt, guess(want, n, right), right, want[right])
+            t.equal(history, prompt + want[:right + 1], "history")
+            t.equal(ended, True, "the result")
+
+
+@ex.check("a drafted stop token that is not chosen ends nothing")
+def rejected_stop(verify_until, t):
+    for n, right in ((1, 0), (2, 1), (3, 1)):
+        for prompt in PROMPTS:
+            want = plain(prompt, n + 1)
+            draft = want[:right] + [9] * (n - right)
+            _, history, ended = until(verify_until, t, prompt, draft, right, 9)
+            t.equal(history, prompt + want[:right + 1], "history")
+            t.equal(ended, False, "the result")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.mid_step",
+    title="An error in the middle of a step",
+    points=15,
+    level="hard",
+    section="07.6",
+    hints=[
+        "Which tokens are settled when an error strikes? All that are in the history by then. How many rows must the "
+        "cache have for them?",
+        "The pass, the sampler and emit can all raise, and not every error is an Exception (Ctrl-C). One line repairs the "
+        "cache after each of them, and it is the very line that a quiet step needs as well.",
+        "`try: ... finally: cache.truncate(len(history) - 1)`. The length of the history is read when the line runs, so "
+        "it is right wherever the error struck.",
+        "The look at the promise stands in front of the `try`: behind it, the `finally` would 'repair' a cache that you "
+        "must not touch.",
+    ],
+)
+
+
+@ex.solution
+def safe_step(model, cache, history, draft, sampler, emit):
+    """A verify step that keeps its promise when something fails; returns tokens committed.
+
+    As `verify_step`, and each token is handed to `emit` right after it was appended to
+    the history, before the next row is sampled.
+
+    When the pass, the sampler or `emit` raises, the error goes on to the caller, Ctrl-C
+    (KeyboardInterrupt) included.  Tokens that are in the history by then stay.  The
+    cache ends with the rows of all of them but the newest: len(history) == cache.len + 1.
+
+    Parameters
+    ----------
+    model : object with `forward(tokens, cache)`
+        When it raises, it may have written any number of its rows.
+    cache, history, draft, sampler
+        As in `verify_step`.
+    emit : callable
+        Called with each committed token, in order.
+
+    Returns
+    -------
+    int
+        How many tokens were appended to the history.
+
+    Raises
+    ------
+    InvalidDecodeState
+        At the start, when len(history) != cache.len + 1; nothing has been touched.
+
+    Examples
+    --------
+    >>> cache, history, seen = ToyCache(), [5], []
+    >>> safe_step(ToyModel(), cache, history, [1, 1], ToySampler(), seen.append)
+    1
+    >>> history == [5] + seen, cache.len
+    (True, 1)
+    """
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState(f"{len(history)} tokens of history and {cache.len} rows in the cache")
+    before = len(history)
+    try:
+        rows = model.forward([history[-1], *draft], cache)
+        for i, row in enumerate(rows):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Rewinds only where nothing went wrong. An error jumps over that line, and drafted rows stay in the cache: "
+          "`finally` is the place for what must happen on every way out.")
+def only_when_quiet(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        token = sampler.next(row, history)
+        history.append(token)
+        emit(token)
+        if i == len(draft) or token != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Rewinds only where something failed. That was enough in chapter 05, where a quiet step left nothing behind. Here "
+          "a quiet step leaves the rows of rejected drafts: rewind on every way out.")
+def only_when_failed(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return len(history) - before
+
+
+@ex.wrong("Takes the whole step back. Its first tokens were chosen, and somebody has seen them; random numbers were drawn "
+          "for them. What is in the history stays; only the cache is rewound.")
+def takes_all_back(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except BaseException:
+        del history[before:]
+        cache.truncate(before - 1)
+        raise
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Rewinds the cache to where it was before the step, although tokens were committed meanwhile: their rows are "
+          "missing now. Ask for the length of the history when you rewind, not before.")
+def rewinds_to_the_start(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except BaseException:
+        cache.truncate(before - 1)
+        raise
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Drops as many rows as were drafted, counted from the end of the cache. A pass that failed halfway has written "
+          "fewer, and of the drafted rows some may be of committed tokens. Count from the history.")
+def counts_from_the_end(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except BaseException:
+        cache.truncate(max(0, cache.len - len(draft) - 1))
+        raise
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Emits a token before it is in the history. If emit raises, somebody has seen a token that was never said. "
+          "Append first.")
+def emits_first(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            emit(token)
+            history.append(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Emits the tokens when the whole step is done. If the sampler raises in between, settled tokens are never "
+          "shown, and emit comes too late to stop anything. Emit each one as it is committed.")
+def emits_at_the_end(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            if i == len(draft) or token != draft[i]:
+                break
+        for token in history[before:]:
+            emit(token)
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("The error is swallowed: the caller believes that all went well. A `return` inside `finally`, or an `except` "
+          "without `raise`, does that.")
+def swallows(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except BaseException:
+        pass
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Catches Exception only. Ctrl-C is a KeyboardInterrupt, a BaseException but no Exception: it passes by, and "
+          "nothing is rewound. `finally` is for all of them.")
+def misses_ctrl_c(model, cache, history, draft, sampler, emit):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    except Exception:
+        cache.truncate(len(history) - 1)
+        raise
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("The look at the promise stands inside the `try`. InvalidDecodeState is raised, and then `finally` cuts the "
+          "cache of a state that was to be left alone. Look first, then `try`.")
+def looks_inside(model, cache, history, draft, sampler, emit):
+    before = len(history)
+    try:
+        if len(history) != cache.len + 1:
+            raise InvalidDecodeState("state")
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Starts without a look at the promise. If it is broken already, all rows land at wrong positions: raise "
+          "InvalidDecodeState before anything is touched.")
+def never_looks(model, cache, history, draft, sampler, emit):
+    before = len(history)
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if i == len(draft) or token != draft[i]:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+class Listener:
+    """An emit that notes what it is given; it may raise at one of the tokens (from 0)."""
+
+    def __init__(self, fails_at=None, error=BrokenPipeError):
+        self.seen, self.fails_at, self.error = [], fails_at, error
+
+    def __call__(self, token):
+        self.seen.append(token)
+        if len(self.seen) - 1 == self.fails_at:
+            raise self.error("nobody listens")
+
+
+def expect_settled(t, prompt, settled, cache, history, seen):
+    """History, cache and listener agree on what was settled."""
+    t.equal(history, prompt + settled, "history")
+    t.equal(cache.rows, history[:-1], f"the list of rows in the cache (history is {history})")
+    t.equal(seen, settled, "what was emitted")
+
+
+def goes_on_plainly(safe_step, t, prompt, settled, cache, history):
+    """After an error the next step says what plain decoding says."""
+    want = plain(prompt, len(settled) + 1)
+    t.call(safe_step, ToyModel(), cache, history, [], ToySampler(), Listener(), changes=True,
+           shown="safe_step(ToyModel(), cache, history, [], ToySampler(), emit)      # and on it goes")
+    t.equal(history, prompt + want, "history after the next step")
+
+
+@ex.check("a quiet step: the tokens of a verify step, emitted in order")
+def quiet(safe_step, t):
+    for prompt in PROMPTS:
+        for n, right in ((0, 0), *DRAFTS):
+            want = plain(prompt, n + 1)
+            draft = guess(want, n, right)
+            (cache, history), emit = prefilled(prompt), Listener()
+            t.case(*told(prompt, draft, right))
+            count = t.call(safe_step, ToyModel(), cache, history, draft, ToySampler(), emit, changes=True,
+                           shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+            expect_settled(t, prompt, want[:right + 1], cache, history, emit.seen)
+            t.equal(count, right + 1, "the result")
+
+
+@ex.check("an error in the pass goes on to the caller: no token, no row more than before")
+def pass_fails(safe_step, t):
+    for prompt in PROMPTS:
+        for n, leaves in ((0, 1), (2, 1), (2, 3), (3, 0), (3, 2)):
+            draft = plain(prompt, n)
+            (cache, history), emit = prefilled(prompt), Listener()
+            t.case(*told(prompt, draft, n))
+            t.raises("OSError", safe_step, ToyModel(0, leaves), cache, history, draft, ToySampler(), emit,
+                     shown=f"safe_step(ToyModel(fails_at=0, leaves={leaves}), cache, history, draft, ToySampler(), emit)")
+            expect_settled(t, prompt, [], cache, history, emit.seen)
+            goes_on_plainly(safe_step, t, prompt, [], cache, history)
+
+
+@ex.check("an error in the sampler: the tokens before it are settled, the promise holds")
+def sampler_fails(safe_step, t):
+    for prompt in PROMPTS:
+        for n, k in ((2, 0), (2, 1), (3, 2), (3, 3), (0, 0)):
+            draft = plain(prompt, n)
+            (cache, history), emit = prefilled(prompt), Listener()
+            t.case(*told(prompt, draft, n))
+            t.raises("ValueError", safe_step, ToyModel(), cache, history, draft, ToySampler(fails_at=k), emit,
+                     shown=f"safe_step(ToyModel(), cache, history, draft, ToySampler(fails_at={k}), emit)")
+            expect_settled(t, prompt, draft[:k], cache, history, emit.seen)
+            goes_on_plainly(safe_step, t, prompt, draft[:k], cache, history)
+
+
+@ex.check("an error in emit: its token is settled too, the promise holds")
+def emit_fails(safe_step, t):
+    for prompt in PROMPTS:
+        for n, k in ((2, 0), (3, 1), (3, 3), (0, 0)):
+            want = plain(prompt, n + 1)
+            (cache, history), emit = prefilled(prompt), Listener(k)
+            t.case(*told(prompt, want[:n], n), f"emit raises BrokenPipeError at token number {k + 1}")
+            t.raises("BrokenPipeError", safe_step, ToyModel(), cache, history, want[:n], ToySampler(), emit,
+                     shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+            expect_settled(t, prompt, want[:k + 1], cache, history, emit.seen)
+            goes_on_plainly(safe_step, t, prompt, want[:k + 1], cache, history)
+
+
+@ex.check("Ctrl-C in the middle of a step: the same")
+def ctrl_c(safe_step, t):
+    for prompt in PROMPTS:
+        for n, k in ((3, 0), (3, 2)):
+            want = plain(prompt, n + 1)
+            (cache, history), emit = prefilled(prompt), Listener(k, KeyboardInterrupt)
+            t.case(*told(prompt, want[:n], n), f"Ctrl-C while token number {k + 1} is emitted")
+            t.raises("KeyboardInterrupt", safe_step, ToyModel(), cache, history, want[:n], ToySampler(), emit,
+                     shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+            expect_settled(t, prompt, want[:k + 1], cache, history, emit.seen)
+
+
+@ex.check("a promise that is broken at the start is InvalidDecodeState, and nothing is touched")
+def state_refused(safe_step, t):
+    for rows, tokens in ((3, 2), (1, 1), (0, 2), (2, 2)):
+        cache, history, model = prefilled(list(range(rows + 1)))[0], list(range(tokens)), ToyModel()
+        t.case(f"history = {history}; the cache holds {rows} rows")
+        t.raises("InvalidDecodeState", safe_step, model, cache, history, [4, 4], ToySampler(), Listener(),
+                 shown="safe_step(model, cache, history, [4, 4], ToySampler(), emit)")
+        t.equal(cache.len, rows, "cache.len after the error")
+        t.holds(not model.passes and len(history) == tokens, "model or history were touched before the error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.drafter",
+    title="A prompt-lookup drafter",
+    points=15,
+    level="medium",
+    section="07.7",
+    hints=[
+        "Keep a dict: from n tokens to the place in the text behind them, the latest one. Then `suggest` looks up the last "
+        "n tokens of the context, and needs no search at all.",
+        "When a token arrives, which n tokens does it follow? Those at the end of the text *before* it is appended. That "
+        "is the moment to note the place.",
+        "observe, for each token: the key is tuple(self.text[-self.n:]); if it has n tokens, it now leads to "
+        "len(self.text); then append the token. suggest: a slice of the text from that place on.",
+    ],
+)
+
+
+@ex.solution
+class PromptLookup:
+    """Proposes what followed the same n tokens the last time.
+
+    It has the two methods of `fucina.speculative.DraftSource`, so that it can draft for
+    the real engine.  The engine calls `observe` with the prompt, and then with the tokens
+    of every step, in order.  It calls `suggest` before a step.
+
+    Parameters
+    ----------
+    n : int
+        How many tokens must be the same, at least 1.
+
+    Attributes
+    ----------
+    text : list of int
+        All tokens that were observed.
+    after : dict
+        For you: whatever helps to find a place without searching.
+
+    Examples
+    --------
+    >>> source = PromptLookup(n=2)
+    >>> source.observe([5, 6, 7, 8, 5, 6])
+    >>> source.suggest([5, 6, 7, 8, 5, 6], limit=3)
+    [7, 8, 5]
+    """
+
+    @given
+    def __init__(self, n=2):
+        self.n = n
+        self.text = []
+        self.after = {}
+
+    def observe(self, committed):
+        """Take note of tokens that are behind all earlier ones now.
+
+        Note places here, so that `suggest` need not search: then neither of the two
+        becomes slower as the text grows.
+
+        Parameters
+        ----------
+        committed : list of int
+            One or several tokens; a piece can be shorter than n.  Not changed.
+        """
+        for token in committed:
+            key = tuple(self.text[-self.n:])
+            if len(key) == self.n:
+                self.after[key] = len(self.text)
+            self.text.append(token)
+
+    def suggest(self, context, limit):
+        """Return what followed the last n tokens of the context the last time, as a list.
+
+        Of several places the latest counts, but not the end of the text itself: nothing
+        follows there yet.
+
+        Parameters
+        ----------
+        context : list of int
+            The text so far; it ends with the newest token.  Not changed.
+        limit : int
+            Return at most so many tokens; fewer where the text ends.
+
+        Returns
+        -------
+        list of int
+            Empty when these n tokens were not seen before, or the context is shorter than n.
+        """
+        place = self.after.get(tuple(context[-self.n:]))
+        return [] if place is None else self.text[place:place + limit]
+
+
+@ex.wrong("Finds its own end. The newest n tokens are noted before anything follows them, so `suggest` always finds the end "
+          "of the text, and nothing behind it. Note a place when its next token arrives.")
+class FindsItself(PromptLookup):
+    def observe(self, committed):
+        for token in committed:
+            self.text.append(token)
+            if len(self.text) >= self.n:
+                self.after[tuple(self.text[-self.n:])] = len(self.text)
+
+
+@ex.wrong("Keeps the first place for ever. Text tends to go on as it did the last time: let a later place replace an "
+          "earlier one.")
+class FirstPlace(PromptLookup):
+    def observe(self, committed):
+        for token in committed:
+            key = tuple(self.text[-self.n:])
+            if len(key) == self.n:
+                self.after.setdefault(key, len(self.text))
+            self.text.append(token)
+
+
+@ex.wrong("Looks for the n tokens inside one piece only. `observe` gets the text in pieces, often of one token: what "
+          "counts are the last n tokens of the whole text.")
+class InsideOnePiece(PromptLookup):
+    def observe(self, committed):
+        for i, token in enumerate(committed):
+            key = tuple(committed[max(0, i - self.n):i])
+            if len(key) == self.n:
+                self.after[key] = len(self.text)
+            self.text.append(token)
+
+
+@ex.wrong("Learns from the prompt and from nothing else. What the model says is text as well, and often repeats itself.")
+class PromptOnly(PromptLookup):
+    def observe(self, committed):
+        if not self.text:
+            super().observe(committed)
+
+
+@ex.wrong("The draft begins with the n tokens that were looked up. They stand in the context already: begin behind them.")
+class RepeatsTheMatch(PromptLookup):
+    def suggest(self, context, limit):
+        place = self.after.get(tuple(context[-self.n:]))
+        return [] if place is None else self.text[place - self.n:place - self.n + limit]
+
+
+@ex.wrong("Returns more than `limit` tokens. Every drafted token is a row that somebody pays for.")
+class IgnoresTheLimit(PromptLookup):
+    def suggest(self, context, limit):
+        place = self.after.get(tuple(context[-self.n:]))
+        return [] if place is None else self.text[place:]
+
+
+@ex.wrong("Proposes one token only. Behind the same n tokens the text may be the same for long: propose up to `limit`.")
+class OneToken(PromptLookup):
+    def suggest(self, context, limit):
+        place = self.after.get(tuple(context[-self.n:]))
+        return [] if place is None or limit < 1 else [self.text[place]]
+
+
+@ex.wrong("Looks at the last two tokens, whatever n is.")
+class AlwaysTwo(PromptLookup):
+    def __init__(self, n=2):
+        super().__init__(2)
+
+
+def lookup_case(PromptLookup, t, n, pieces, limit, want, context=None):
+    """One source is told the pieces of a text; its draft must be `want`."""
+    t.case(f"source = PromptLookup(n={n})")
+    source = PromptLookup(n)
+    for piece in pieces:
+        t.call(source.observe, list(piece), shown=f"source.observe({list(piece)})")
+    context = [token for piece in pieces for token in piece] if context is None else context
+    got = t.call(source.suggest, list(context), limit, shown=f"source.suggest({list(context)}, limit={limit})")
+    t.equal(got, want, "the draft")
+
+
+def looked_up(text, n, limit):
+    """The draft by brute force, from the end of the text backwards."""
+    places = [i for i in range(n, len(text)) if text[i - n:i] == text[-n:]]
+    return text[places[-1]:][:limit] if places and len(text) > n else []
+
+
+@ex.check("the draft is what followed the same n tokens")
+def follows(PromptLookup, t):
+    lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6]], 1, [7])
+    lookup_case(PromptLookup, t, 2, [[5, 6, 7, 8, 9, 5, 6]], 4, [7, 8, 9, 5])
+    lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6]], 9, [7, 5, 6])
+
+
+@ex.check("nothing to go by: an empty draft")
+def nothing_there(PromptLookup, t):
+    for pieces in ([], [[5]], [[5, 6]], [[5, 6, 7]], [[5, 6, 7, 6]]):
+        lookup_case(PromptLookup, t, 2, pieces, 4, [])
+    lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6, 7]], 4, [], context=[7])
+    lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6]], 0, [])
+
+
+@ex.check("of several places the latest counts")
+def latest(PromptLookup, t):
+    lookup_case(PromptLookup, t, 2, [[5, 6, 1, 5, 6, 2, 5, 6]], 1, [2])
+    lookup_case(PromptLookup, t, 2, [[5, 6, 1, 5, 6], [2, 5, 6]], 2, [2, 5])
+
+
+@ex.check("the text may come in pieces of any size")
+def in_pieces(PromptLookup, t):
+    text = [5, 6, 7, 8, 5, 6]
+    for cuts in ([6], [5, 1], [1, 5], [1, 1, 1, 1, 1, 1], [2, 3, 1], [0, 3, 0, 3]):
+        pieces, at = [], 0
+        for size in cuts:
+            pieces.append(text[at:at + size])
+            at += size
+        lookup_case(PromptLookup, t, 2, pieces, 3, [7, 8, 5])
+
+
+@ex.check("n can be 1, or more than 2")
+def other_lengths(PromptLookup, t):
+    lookup_case(PromptLookup, t, 1, [[5, 6, 7, 6]], 2, [7, 6])
+    lookup_case(PromptLookup, t, 3, [[1, 2, 3, 4, 1, 2, 3]], 2, [4, 1])
+    lookup_case(PromptLookup, t, 3, [[1, 2, 3, 4, 9, 2, 3]], 2, [])
+
+
+@ex.check("on random texts the draft is that of a search through everything")
+def random_texts(PromptLookup, t):
+    for _ in range(40):
+        n, size = int(t.rng.integers(1, 4)), int(t.rng.integers(1, 30))
+        text = [int(token) for token in t.rng.integers(0, 3, size)]
+        cut = int(t.rng.integers(0, size + 1))
+        limit = int(t.rng.integers(0, 6))
+        lookup_case(PromptLookup, t, n, [text[:cut], text[cut:]], limit, looked_up(text, n, limit))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.stats",
+    title="Read the log of a run",
+    points=10,
+    level="easy",
+    section="07.9",
+    hints=[
+        "Add up over the whole log first, divide once at the end. An average of the steps' own ratios would count a step "
+        "of one token as much as a step of ten.",
+        "Plain decoding needs one plain step for each committed token. What did this run pay for them, in the same unit?",
+        "tokens_per_step is committed / number of steps, acceptance is accepted / drafted, speedup is committed / cost, "
+        "each of sums; 0.0 where there is nothing to divide by.",
+    ],
+)
+
+
+@given
+class Step(NamedTuple):
+    """What one step of a run did.  The engine's own `StepRecord` has these fields too."""
+
+    drafted: int  # drafted tokens in the pass; 0 in a plain step
+    accepted: int  # how many of them were committed
+    committed: int  # all committed tokens: accepted ones, and a correction or a bonus
+    cost: float  # what the pass took, in passes of one row
+
+
+@ex.solution
+def read_log(steps):
+    """Three figures of a run: tokens a step, acceptance, speed-up.
+
+    Parameters
+    ----------
+    steps : list of Step
+        All steps of a run, plain ones included.  Not changed.
+
+    Returns
+    -------
+    dict of str to float
+        "tokens_per_step" : committed tokens, for each step.
+        "acceptance" : which part of all drafted tokens was accepted.
+        "speedup" : how many times longer plain decoding would have taken for the same
+        tokens.  A plain step costs 1.0 and commits one token.
+
+        Each is 0.0 where there is nothing to divide by.
+
+    Examples
+    --------
+    >>> figures = read_log([Step(0, 0, 1, 1.0), Step(4, 4, 5, 2.0)])
+    >>> figures["tokens_per_step"], figures["acceptance"], figures["speedup"]
+    (3.0, 1.0, 2.0)
+    """
+    drafted = sum(step.drafted for step in steps)
+    accepted = sum(step.accepted for step in steps)
+    committed = sum(step.committed for step in steps)
+    cost = sum(step.cost for step in steps)
+    return {
+        "tokens_per_step": committed / len(steps) if steps else 0.0,
+        "acceptance": accepted / drafted if drafted else 0.0,
+        "speedup": committed / cost if cost else 0.0,
+    }
+
+
+@ex.wrong("Averages the ratios of single steps. A short draft then weighs as much as a long one. Add up first, divide "
+          "once.")
+def mean_of_ratios(steps):
+    rates = [step.accepted / step.drafted for step in steps if step.drafted]
+    return {
+        "tokens_per_step": sum(step.committed for step in steps) / max(1, len(steps)),
+        "acceptance": sum(rates) / len(rates) if rates else 0.0,
+        "speedup": sum(step.committed / step.cost for step in steps) / max(1, len(steps)),
+    }
+
+
+@ex.wrong("Leaves out the plain steps. They take time and commit tokens as well: a run is all of its steps.")
+def only_verifies(steps):
+    steps = [step for step in steps if step.drafted]
+    drafted, cost = sum(step.drafted for step in steps), sum(step.cost for step in steps)
+    return {
+        "tokens_per_step": sum(step.committed for step in steps) / max(1, len(steps)),
+        "acceptance": sum(step.accepted for step in steps) / drafted if drafted else 0.0,
+        "speedup": sum(step.committed for step in steps) / cost if cost else 0.0,
+    }
+
+
+@ex.wrong("Counts accepted tokens where committed ones are asked for. Every step also commits a token that was not drafted: "
+          "the correction, or the bonus.")
+def counts_accepted(steps):
+    accepted, drafted = sum(step.accepted for step in steps), sum(step.drafted for step in steps)
+    cost = sum(step.cost for step in steps)
+    return {
+        "tokens_per_step": accepted / max(1, len(steps)),
+        "acceptance": accepted / drafted if drafted else 0.0,
+        "speedup": accepted / cost if cost else 0.0,
+    }
+
+
+@ex.wrong("Takes accepted + 1 for the committed tokens. A step that a stop token ends has no correction and no bonus: the "
+          "field `committed` knows.")
+def always_one_more(steps):
+    committed, drafted = sum(step.accepted + 1 for step in steps), sum(step.drafted for step in steps)
+    cost = sum(step.cost for step in steps)
+    return {
+        "tokens_per_step": committed / max(1, len(steps)),
+        "acceptance": sum(step.accepted for step in steps) / drafted if drafted else 0.0,
+        "speedup": committed / cost if cost else 0.0,
+    }
+
+
+@ex.wrong("Takes tokens a step for the speed-up. That would be true if a pass of many rows cost what a plain one costs. "
+          "Divide by the cost of the passes.")
+def passes_are_free(steps):
+    committed, drafted = sum(step.committed for step in steps), sum(step.drafted for step in steps)
+    return {
+        "tokens_per_step": committed / max(1, len(steps)),
+        "acceptance": sum(step.accepted for step in steps) / drafted if drafted else 0.0,
+        "speedup": committed / max(1, len(steps)),
+    }
+
+
+@ex.wrong("The speed-up is upside down: it is the time of plain decoding, divided by the time of this run.")
+def upside_down(steps):
+    committed, drafted = sum(step.committed for step in steps), sum(step.drafted for step in steps)
+    return {
+        "tokens_per_step": committed / max(1, len(steps)),
+        "acceptance": sum(step.accepted for step in steps) / drafted if drafted else 0.0,
+        "speedup": sum(step.cost for step in steps) / committed if committed else 0.0,
+    }
+
+
+@ex.wrong("Divides the accepted tokens by the committed ones. That says how much of the text was guessed; acceptance says "
+          "how many of the guesses were right.")
+def part_of_the_text(steps):
+    committed, cost = sum(step.committed for step in steps), sum(step.cost for step in steps)
+    return {
+        "tokens_per_step": committed / max(1, len(steps)),
+        "acceptance": sum(step.accepted for step in steps) / committed if committed else 0.0,
+        "speedup": committed / cost if cost else 0.0,
+    }
+
+
+@ex.wrong("Divides by zero where there is no step, or no draft. Both happen: an empty log, a run without a single guess.")
+def divides_by_zero(steps):
+    committed, drafted = sum(step.committed for step in steps), sum(step.drafted for step in steps)
+    return {
+        "tokens_per_step": committed / len(steps),
+        "acceptance": sum(step.accepted for step in steps) / drafted,
+        "speedup": committed / sum(step.cost for step in steps),
+    }
+
+
+LOGS = (
+    [Step(0, 0, 1, 1.0)],
+    [Step(2, 1, 2, 1.25)],
+    [Step(0, 0, 1, 1.0), Step(4, 4, 5, 2.0)],
+    [Step(8, 0, 1, 2.5), Step(2, 2, 3, 1.25)],
+    [Step(4, 4, 5, 2.0), Step(0, 0, 1, 1.0), Step(4, 2, 2, 2.0)],
+    [Step(3, 3, 4, 1.5), Step(16, 1, 2, 5.0), Step(0, 0, 1, 1.0), Step(0, 0, 1, 1.0), Step(2, 0, 1, 1.25)],
+)
+
+
+def figure(read_log, t, name):
+    """Asks for one figure of every log, with the sums to compare it with."""
+    for log in LOGS:
+        t.case(f"log = [{', '.join(str(tuple(step)) for step in log)}]      # drafted, accepted, committed, cost")
+        figures = t.call(read_log, list(log), shown="read_log([Step(*fields) for fields in log])")
+        t.holds(isinstance(figures, dict) and name in figures, f'there is no "{name}" in the result, {figures!r}')
+        sums = [sum(column) for column in zip(*log)]
+        yield figures[name], len(log), *sums
+
+
+@ex.check("tokens a step: committed tokens by steps")
+def tokens(read_log, t):
+    for got, steps, _, _, committed, _ in figure(read_log, t, "tokens_per_step"):
+        t.close(got, committed / steps, "tokens_per_step")
+
+
+@ex.check("acceptance: accepted tokens by drafted tokens")
+def acceptance(read_log, t):
+    for got, _, drafted, accepted, _, _ in figure(read_log, t, "acceptance"):
+        t.close(got, accepted / drafted if drafted else 0.0, "acceptance")
+
+
+@ex.check("speed-up: what plain decoding would have cost, by what this run cost")
+def speedup(read_log, t):
+    for got, _, _, _, committed, cost in figure(read_log, t, "speedup"):
+        t.close(got, committed / cost, "speedup")
+
+
+@ex.check("an empty log gives zeros")
+def empty(read_log, t):
+    t.case()
+    figures = t.call(read_log, [])
+    t.equal(figures, {"tokens_per_step": 0.0, "acceptance": 0.0, "speedup": 0.0}, "the result")
