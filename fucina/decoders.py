@@ -48,16 +48,13 @@ def make_decoder(
         speculative = Options()
     if isinstance(speculative, Options):
         ids = [reference_ids(model, document) for document in documents]  # all of them, before the first is indexed
-        index = SpeculationIndex(
-            model.config.vocab_size, CascadeOptions(accounting_min_draft=speculative.min_draft)
-        )
+        index = SpeculationIndex(model.config.vocab_size, CascadeOptions(accounting_min_draft=speculative.min_draft))
         for document in ids:
             index.add_reference(document)
         return SpeculativeDecoder(model, index, speculative)
     if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
         raise InvalidOption(
-            "speculative must be True, False, speculative.Options, a draft source or a decoder, "
-            f"got {speculative!r}"
+            f"speculative must be True, False, speculative.Options, a draft source or a decoder, got {speculative!r}"
         )
     _no_references(documents)
     return SpeculativeDecoder(model, speculative)
@@ -65,7 +62,9 @@ def make_decoder(
 
 def _no_references(documents: Sequence[Any]) -> None:
     if documents:
-        raise InvalidOption("references need speculative=True; add them to a source of your own yourself")
+        raise InvalidOption(
+            "references need speculation, turned on with True or Options; a source of your own gets its documents from you"
+        )
 
 
 def reference_ids(model: Model, document: Document) -> np.ndarray:
@@ -108,4 +107,3 @@ def reference_source(decoder: Decoder) -> Any:
             "or a SpeculationIndex"
         )
     return source
-

@@ -153,7 +153,7 @@ class ConversationState:
         ------
         SpeculationDisabled : this conversation decodes plainly.
         ReferencesUnsupported : its draft source takes no references.
-        EmptyInput, InvalidOption, InvalidText, TokenOutOfRange : the document has no token, or is none; nothing was added.
+        EmptyInput, InvalidOption, InvalidText, TokenOutOfRange : the document has no token, or is none.
         """
         source = reference_source(self.decoder)
         source.add_reference(reference_ids(self.model, document))

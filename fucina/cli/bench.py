@@ -26,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--verify-cost",
         action="store_true",
-        help="what speculation goes by: passes of 1 to 128 rows in passes of one, in front of three contexts; fucina alone",
+        help="what speculation goes by: passes of 1 to 128 rows, behind 128 to 4096 tokens; fucina alone",
     )
-    parser.add_argument("--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat")
+    parser.add_argument(
+        "--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat"
+    )
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument(
         "--peer-python",

@@ -66,7 +66,7 @@ KINDS = [
 ]
 
 
-# how a conversation drafts: not at all, as users do, all that it can, and what the oracle says with a mistake now and then
+# how a conversation drafts: not at all, by default, whatever it can, what the oracle said with a mistake now and then
 MODES = ("plain", "default", "eager", "knowing")
 EAGER = Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
 
