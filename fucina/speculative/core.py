@@ -16,13 +16,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..decoding import Decoder, DecodeStream, PassTaken, RowHook, RowModel
-from ..errors import CannotRewind, TopKFeedbackDisabled
+from ..errors import CannotRewind, InvalidOption, TopKFeedbackDisabled
 from ..kernels.top_k import top_ids
 from .cost_gate import CostGate, VerifyCost
 from .cost_table import best_width
 from .options import Options, Stats
 from .source import DraftSource, StepRecord, TopKRow, wants_top_k
 from .watch import Watch
+
+GATE = ("allows", "budget", "record")  # methods of a gate
 
 
 class SpeculativeDecoder(Decoder):
@@ -55,6 +57,8 @@ class SpeculativeDecoder(Decoder):
     ------
     TopKFeedbackDisabled
         The source wants feedback, and `options.topk_feedback` is 0.
+    InvalidOption
+        The gate lacks one of its three methods.
     """
 
     def __init__(
@@ -79,6 +83,9 @@ class SpeculativeDecoder(Decoder):
             )
         if wants_top_k(source):
             top_ids(np.zeros((1, 1), np.float32), 1)  # compiled now, not in the middle of a step
+        for name in GATE if gate is not None else ():
+            if isinstance(gate, type) or not callable(getattr(gate, name, None)):
+                raise InvalidOption(f"gate must be an object with {', '.join(GATE)}; {name} is missing in {gate!r}")
         self.gate = CostGate(self.options) if gate is None else gate
         self.cost = VerifyCost(self.options) if cost is None else cost
         self.timed, self.on_step = timed, on_step

@@ -304,6 +304,12 @@ def test_a_gate_of_ones_own():
     assert sum(r[1] for r in gate.records) == s.accepted and sum(r[2] for r in gate.records) == s.drafted
 
 
+@pytest.mark.parametrize(("gate", "told"), [(object(), "allows is missing"), (CostGate, "must be an object"), (3, "record")])
+def test_what_is_no_gate_is_refused(gate, told):
+    with pytest.raises(InvalidOption, match=told):
+        SpeculativeDecoder(ToyModel(), Replay([1, 2]), gate=gate, vocab=24)
+
+
 def test_penalties_see_the_accepted_tokens():
     """A row's penalties hold for the tokens in front of it, not for those at the start of the step."""
     model = ToyModel(vocab=12)
