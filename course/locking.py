@@ -1,4 +1,7 @@
-"""One installation at a time: a lock on a file, released by the operating system however its holder ends."""
+"""One holder at a time: a lock on a file, released by the operating system however its holder ends.
+
+Standard library only: the set-up needs it before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ if os.name == "nt":
     import msvcrt
 else:
     import fcntl
+
+
+class LockTimeout(Exception):
+    """Another process held the lock for longer than the caller would wait; the message names the file."""
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -29,13 +36,26 @@ def _try_lock(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, waiting: Callable[[], None], poll: float = 0.2) -> Iterator[int]:
+def exclusive(path: Path, waiting: Callable[[], None] | None = None, poll: float = 0.2,
+              seconds: float | None = None) -> Iterator[int]:
     """Hold the lock on `path` (made if need be); yields the descriptor that holds it.
 
     Parameters
     ----------
-    waiting : called once when another process holds the lock.
-    poll : seconds between two tries.
+    path : Path
+    waiting : callable, optional
+        Called once when another process holds the lock.
+    poll : float
+        Seconds between two tries.
+    seconds : float, optional
+        Give up after so long; None waits for ever.
+
+    Raises
+    ------
+    LockTimeout
+        Another process held the lock all the while.
+    OSError
+        The file cannot be opened.
 
     Notes
     -----
@@ -44,9 +64,12 @@ def exclusive(path: Path, waiting: Callable[[], None], poll: float = 0.2) -> Ite
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        deadline = None if seconds is None else time.monotonic() + seconds
         told = False
         while not _try_lock(descriptor):
-            if not told:
+            if deadline is not None and time.monotonic() > deadline:
+                raise LockTimeout(f"another process holds {path}")
+            if waiting is not None and not told:
                 waiting()
                 told = True
             time.sleep(poll)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from typing import Any
 from course.catalogue import Course
 from course.files import FilesError, write_text
 from course.grading.outcome import NOT_ATTEMPTED, Grade
+from course.locking import LockTimeout, exclusive
 from course.source import ExerciseSource, normalise
 
 VERSION = 1
@@ -32,64 +32,22 @@ def part_hash(text: str | None) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path` (made if needed).  The system frees it when the process ends.
+    """Hold the lock on the file `path` (made if needed, its folder too).
 
     Raises
     ------
     FilesError
         The file cannot be opened, or another process holds the lock for longer than `seconds`.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
-    try:
-        deadline = time.monotonic() + seconds
-        while not _try_lock(handle):
-            if time.monotonic() > deadline:
-                raise FilesError(f"another process holds {path}; close other course commands and try again")
-            time.sleep(0.01)
+    with contextlib.ExitStack() as stack:
         try:
-            yield
-        finally:
-            _unlock(handle)
-    finally:
-        os.close(handle)
-
-
-if os.name == "nt":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            os.lseek(handle, 0, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except PermissionError:  # held by another process
-            return False
-        except OSError:
-            pass  # a file system that knows no locks: the rename still keeps the file whole
-        return True
-
-    def _unlock(handle: int) -> None:
-        with contextlib.suppress(OSError):
-            os.lseek(handle, 0, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # held by another process
-            return False
-        except OSError:
-            pass  # a file system that knows no locks: the rename still keeps the file whole
-        return True
-
-    def _unlock(handle: int) -> None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive(path, poll=0.01, seconds=seconds))
+        except LockTimeout as error:
+            raise FilesError(f"{error}; close other course commands and try again") from None
+        except OSError as error:
+            raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
+        yield
 
 
 class Progress:

@@ -4,14 +4,16 @@ from .blocks import block_bytes
 from .cache import cache_rows
 from .course_map import course_map
 from .curves import bars, curves
+from .graph import state_graph
 from .grid import quant_grid
 from .layer import transformer_layer
 from .loop import loop_states
+from .pool import prefix_pool
 from .sliders import slider
 from .svg import Drawing, Figure
 from .tokens import accept_reject, token_strip
 
 __all__ = [
     "Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "loop_states",
-    "quant_grid", "slider", "token_strip", "transformer_layer",
+    "prefix_pool", "quant_grid", "slider", "state_graph", "token_strip", "transformer_layer",
 ]

@@ -29,6 +29,10 @@ def every_figure() -> dict[str, Figure]:
         "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
         "loop": figures.loop_states([("good", [3, 1, 4], [3, 1]), ("late", ["a", "b"], []),
                                      ("early", [" a"], [" a", "b"]), ("empty", [], []), ("other", [1, 2, 3], [1, 9])]),
+        "pool": figures.prefix_pool({"slot 0": ["You", " are", " a", " cat"], "slot 1": ["You", " are", " <b>", "!"],
+                                     "slot 2": []}, ["You", " are", " <b>", " now", "?"]),
+        "pool of ids": figures.prefix_pool({"a": range(3), "b": range(4), "c": range(4)}, range(4), "Ids"),
+        "pool at rest": figures.prefix_pool({"a": [b"x", b"\xff"], "free": []}),
         "bars": figures.bars({"a": 1, "b": 0}, "tok/s", "Speed", ("roof", 2.0)),
     }
 
@@ -66,8 +70,25 @@ def test_words_say_what_the_picture_says() -> None:
     assert "early: 1 tokens in the history, 2 rows in the cache, 2 rows too many" in loop
     assert "empty: 0 tokens in the history, 0 rows in the cache, 1 row too many" in loop
     assert "other: 3 tokens in the history, 2 rows in the cache, rows of other tokens" in loop
+    pool = shown["pool"].alt
+    assert "slot 0 holds You \u00b7are \u00b7a \u00b7cat, 2 of them shared with the request" in pool
+    assert "slot 2 is free" in pool and "reuses 3 rows of slot 1 and prefills 2" in pool
+    assert "A request of 4 tokens, 0 1 2 3, reuses 3 rows of b and prefills 1" in shown["pool of ids"].alt
+    assert shown["pool at rest"].alt == "Pool of KV slots: a holds x \\xff; free is free."
     assert "5 bits a weight" in shown["block"].alt and "bytes 4 to 19" in shown["block"].alt
     assert "\u00b7<the> (50%)" in shown["strip"].alt and "(<0.1%)" in shown["strip"].alt
+
+
+@pytest.mark.parametrize("request_ids", [[1], [2], [1, 2, 3], [1, 2, 9], [7, 8]])
+def test_a_pool_reuses_rows_of_one_slot_and_runs_the_last_token(request_ids: list[int]) -> None:
+    slots = {"a": [1, 2], "b": [1, 2, 3, 4], "c": []}
+    figure = figures.prefix_pool(slots, request_ids)
+    shared = max(len(request_ids[:n]) for n in range(len(request_ids) + 1)
+                 if any(tokens[:n] == request_ids[:n] for tokens in slots.values()))
+    reused = min(shared, len(request_ids) - 1)
+    assert f"{reused} reused, {len(request_ids) - reused} prefilled" in figure.svg
+    assert figure.svg.count(", chosen") == (1 if reused else 0)
+    assert ("finds nothing to reuse" in figure.alt) == (reused == 0)
 
 
 def test_bad_input_is_refused() -> None:
@@ -77,6 +98,7 @@ def test_bad_input_is_refused() -> None:
         lambda: figures.accept_reject([(["a"], 2, "b")]), lambda: figures.curves([1], {"a": [1, 2]}),
         lambda: figures.curves([], {"a": []}), lambda: figures.curves([0, 1], {"a": [1, 2]}, log_x=True),
         lambda: figures.bars({}), lambda: figures.loop_states([]), lambda: figures.bars({"a": 0}),
+        lambda: figures.prefix_pool({}), lambda: figures.prefix_pool({"a": ["x"]}, []),
         lambda: figures.slider(lambda n: figures.cache_rows(n, 9), n=(0, 4, 5)),
     ):
         with pytest.raises(ValueError):

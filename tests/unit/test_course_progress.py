@@ -119,6 +119,16 @@ def test_lock_is_exclusive_and_says_so(tmp_path: Path) -> None:
         pass
 
 
+def test_an_error_inside_the_lock_is_not_taken_for_one_of_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="inside"), locked(tmp_path / "x.lock"):
+        raise OSError(5, "inside")
+    with locked(tmp_path / "x.lock", seconds=0.0):
+        pass
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(FilesError, match="cannot write"), locked(tmp_path / "file" / "x.lock"):
+        pass
+
+
 def test_reset_keeps_the_old_file(course: Course) -> None:
     chapter, exercise = course.exercise("ch05.truncate")
     files = ExerciseFiles(course)
