@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         model = fucina.load(a.model, threads=a.threads, context=max(CONTEXTS) + max(ROWS))
     name = public_name(a.model)
     command = f"python -m bench.verify_cost --model {name} --threads {a.threads} --rounds {a.rounds} --write"
-    table = measured_table(model, command, rounds=a.rounds, say=lambda text: print(text, flush=True), model=name)
+    table = measured_table(model, name, command, rounds=a.rounds, say=lambda text: print(text, flush=True))
     model.close()
     if a.write:
         table.save(DEFAULT)

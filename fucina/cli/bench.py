@@ -97,10 +97,9 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         warnings.simplefilter("ignore")  # longer than some models were trained for: the time is the same
         model = load(args.model, backend=args.backend, threads=threads, context=max(contexts) + max(rows))
     try:
-        about = {"model": verify_cost.public_name(args.model)}
-        table = verify_cost.measured_table(
-            model, _command(args, threads), rows, contexts[:1] if args.quick else contexts, rounds, _say, **about
-        )
+        name = verify_cost.public_name(args.model)
+        contexts = contexts[:1] if args.quick else contexts
+        table = verify_cost.measured_table(model, name, _command(args, threads), rows, contexts, rounds, _say)
     finally:
         model.close()
     if args.write is not None:

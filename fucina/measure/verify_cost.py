@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from ..errors import InvalidOption
 from ..model import Model
@@ -79,22 +78,22 @@ def measure(
 
 def measured_table(
     model: Model,
+    name: str,
     command: str,
     rows: Sequence[int] = ROWS,
     contexts: Sequence[int] = CONTEXTS,
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda text: None,
-    **about: Any,
 ) -> CostTable:
     """`measure` as a table that says what it was measured on.
 
     Parameters
     ----------
+    name : of the model, for the provenance; see `public_name`.
     command : that repeats it, without paths.
-    about : more for its provenance, such as the model's name.
     """
     costs = measure(model, rows, contexts, rounds, say)
-    return CostTable(tuple(rows), tuple(contexts), costs, {**about, **stamp(command)})
+    return CostTable(tuple(rows), tuple(contexts), costs, {"model": name, **stamp(command)})
 
 
 def public_name(model: str) -> str:
