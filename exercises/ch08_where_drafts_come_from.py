@@ -1,0 +1,482 @@
+"""Chapter 08 - Where drafts come from.
+
+A draft costs nothing to verify it right, and little to get it wrong: so it may come from
+anywhere.  Here it comes from text that the model has seen already.  You write the matcher
+that finds it by brute force, the suffix automaton that finds it in constant time, the
+drafter around it, a drafter that recycles logits, and the rules by which several sources
+of drafts share one decoder.  At the end your automaton drafts for a real model.
+
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
+with `%%exercise ch08.match`.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+
+class AllStrings:
+    """An index without any trick: it knows every string of tokens that was said, one by one.
+
+    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  Seen from
+    outside it is what an `Automaton` is: `append` takes a token, and afterwards
+
+    `match_length`, `match_state` : the longest suffix of the text that had also ended
+        earlier, and the number of its state.
+    `sample[state]` : where a state's string ended.  It is written once, when the string
+        is said for the first time; whoever knows better may overwrite it.
+    `stream` : the text.
+    """
+
+    def __init__(self):
+        self.stream = []
+        self.states = {(): 0}
+        self.sample = [-1]
+        self.match_state, self.match_length = 0, 0
+
+    def append(self, token):
+        """Take one more token."""
+        self.stream += [token]
+        ending_here = [tuple(self.stream[i:]) for i in range(len(self.stream) + 1)]  # the longest first
+        known = next(string for string in ending_here if string in self.states)
+        self.match_state, self.match_length = self.states[known], len(known)
+        for string in ending_here:
+            if string not in self.states:
+                self.states[string] = len(self.sample)
+                self.sample.append(len(self.stream) - 1)
+
+
+# %% ch08.match - The longest earlier match, by brute force (10 points, easy, section 08.1)
+
+def longest_match(stream):
+    """Find the longest suffix of a text that has also ended earlier.
+
+    Parameters
+    ----------
+    stream : list of int
+        n tokens.
+
+    Returns
+    -------
+    (length, end)
+        The last `length` tokens of the text are also the `length` tokens that end at index
+        `end`, with end < n - 1.  The longest such length; of several ends, the latest.  The
+        two may overlap.  (0, -1) when not even the last token has occurred before.
+
+    Examples
+    --------
+    >>> longest_match([5, 6, 7, 5, 6])
+    (2, 1)
+    >>> longest_match([1, 1, 1])
+    (2, 1)
+    >>> longest_match([1, 2, 3])
+    (0, -1)
+    """
+    raise NotImplementedError("ch08.match: your code here")
+
+
+def continuation(stream, limit, min_match=2):
+    """Draft what followed the longest earlier match.
+
+    Parameters
+    ----------
+    stream : list of int
+        The text so far.
+    limit : int
+        At most this many tokens; fewer where the text ends before.
+    min_match : int
+        A shorter match drafts nothing.
+
+    Returns
+    -------
+    list of int
+
+    Examples
+    --------
+    >>> continuation([5, 6, 7, 5, 6], limit=8)
+    [7, 5, 6]
+    >>> continuation([5, 6, 7, 5, 6], limit=1)
+    [7]
+    >>> continuation([5, 6, 7, 5], limit=8)
+    []
+    """
+    raise NotImplementedError("ch08.match: your code here")
+
+
+# %% ch08.append - Append to a suffix automaton (25 points, hard, section 08.4)
+
+class Automaton:
+    """A suffix automaton over a growing text, with a cursor on the longest earlier match.
+
+    A state stands for all strings that have ended at the same places.  The longest of them
+    has `length[state]` tokens, the others are its suffixes, down to one token more than
+    `length[link[state]]`.  State 0, the root, is the empty string.
+
+    Attributes
+    ----------
+    stream : list of int
+        The text.
+    link : list of int
+        For each state, the state of its longest suffix that has ended at more places; -1
+        for the root.
+    length : list of int
+    sample : list of int
+        For each state one place where its strings have ended; -1 for the root.
+    edges : list of dict
+        For each state: token -> the state of "its string, then the token".
+    last : int
+        The state of the whole text.
+    match_state, match_length : int
+        The cursor: the longest suffix of the text that had ended earlier.
+
+    Examples
+    --------
+    >>> a = Automaton()
+    >>> for token in [5, 6, 7, 5, 6]:
+    ...     a.append(token)
+    >>> a.match_length, a.sample[a.match_state]
+    (2, 1)
+    """
+
+    def __init__(self):
+        self.stream = []
+        self.link, self.length, self.sample, self.edges = [-1], [0], [-1], [{}]
+        self.last = 0
+        self.match_state, self.match_length = 0, 0
+
+    def add_state(self, length, sample, link, edges):
+        """Make a new state and return its number."""
+        self.link.append(link)
+        self.length.append(length)
+        self.sample.append(sample)
+        self.edges.append(edges)
+        return len(self.link) - 1
+
+    def walk(self, state, length, token):
+        """The longest match with `token` behind it, from the longest match without: (state, length)."""
+        while token not in self.edges[state]:
+            if state == 0:
+                return 0, 0
+            state = self.link[state]
+            length = self.length[state]
+        return self.edges[state][token], length + 1
+
+    def append(self, token):
+        """Take one more token, at position pos = len(stream) as it is before.
+
+        1. Move the cursor over the token, in the automaton as it is now (`walk`).
+        2. Add a state for the whole text with the token: length pos + 1, sample pos, no
+           edges; its link is the root until step 4 knows better.
+        3. From `last` go along the links.  Every state on the way is a suffix of the text so
+           far, so it has ended at pos - 1: that becomes its sample (not the root's).  A state
+           without an edge for the token gets one, to the new state.  The first one with such
+           an edge ends the way.
+        4. If there is one, call it `state`, and the target of its edge `old`.  Its strings,
+           then the token, are of length[state] + 1 tokens at most.
+           - If that is length[old], the new state links to `old`.
+           - Otherwise some strings of `old` have ended at pos now and others have not: it is
+             split.  A clone, of that length, takes old's edges, link and sample.  Every edge
+             for the token from `state` and on along the links that leads to `old` now leads to
+             the clone; these states have ended at pos - 1, too.  Both `old` and the new state
+             link to the clone.  If the cursor stands on `old` and its match is not longer than
+             the clone's strings, it moves to the clone.
+        5. The new state is `last`, and the token belongs to the stream.
+        """
+        raise NotImplementedError("ch08.append: your code here")
+
+
+# %% ch08.draft - From a state to a draft (15 points, medium, section 08.5)
+
+class Drafter:
+    """A source of drafts over an index of everything that was said.
+
+    Parameters
+    ----------
+    index : object
+        An `Automaton`, or anything with `append`, `stream`, `sample`, `match_state` and
+        `match_length`, such as `AllStrings`.
+    min_match : int
+        A shorter match drafts nothing.
+
+    Examples
+    --------
+    >>> drafter = Drafter(AllStrings())
+    >>> drafter.observe([1, 2, 3, 1, 2, 4, 1, 2])
+    >>> drafter.suggest([1, 2], limit=3)
+    [4, 1, 2]
+    """
+
+    def __init__(self, index, min_match=2):
+        self.index, self.min_match = index, min_match
+
+    def observe(self, committed):
+        """Take note of tokens that have become part of the text, one after the other.
+
+        Of a string that was said several times, the latest place is the one to copy from.
+        The match ends at the end of the text.  It cannot be copied from there yet, because
+        nothing follows.  With the next token something does: so, *before* the index takes a
+        token, the sample of the match's state becomes the present end of the stream, if
+        there is a match.
+
+        Parameters
+        ----------
+        committed : list of int
+        """
+        raise NotImplementedError("ch08.draft: your code here")
+
+    def suggest(self, context, limit):
+        """Return a draft: what followed the match's sample in the stream.
+
+        Parameters
+        ----------
+        context : list of int
+            The text as the decoder knows it.  If its last token is not the last one of the
+            index, or there is none, the two are not in step, and nothing is drafted.
+        limit : int
+            At most this many tokens; fewer where the stream ends before.
+
+        Returns
+        -------
+        list of int
+            Empty as well when the match is shorter than `min_match`.
+        """
+        raise NotImplementedError("ch08.draft: your code here")
+
+
+# %% ch08.recycle - Recycle what the model nearly said (20 points, medium, section 08.7)
+
+class TopKRow(NamedTuple):
+    """Feedback of one verified row: the token that went in, and the best next tokens, best first."""
+
+    token: int
+    top_k: list
+
+
+class NearModel:
+    """A pretend model that looks at the newest token only."""
+
+    def top_k(self, history):
+        """The three best next tokens; the first one is what it says."""
+        best = (5 * history[-1] + 3) % 64
+        return [best, (best + 7) % 64, (best + 20) % 64]
+
+
+class FarModel:
+    """A pretend model that looks at the newest two tokens."""
+
+    def top_k(self, history):
+        """The three best next tokens; the first one is what it says."""
+        best = (history[-2] + history[-1] + 1) % 64
+        return [best, (best + 7) % 64, (best + 20) % 64]
+
+
+def verify(model, history, draft):
+    """One verify step as in chapter 07, on a pretend model.
+
+    Returns
+    -------
+    (committed, rows)
+        The tokens that the step settles: the accepted part of the draft, then one of the
+        model's own.  And a TopKRow for each row that was looked at.
+    """
+    committed, rows = [], []
+    for guess in [*draft, None]:
+        text = history + committed
+        best = model.top_k(text)
+        rows.append(TopKRow(text[-1], best))
+        committed.append(best[0])
+        if best[0] != guess:
+            break
+    return committed, rows
+
+
+class Recycler:
+    """A source of drafts that remembers, for each token, what came or nearly came behind it.
+
+    Parameters
+    ----------
+    k : int
+        Candidates that are kept of each token.
+    chain : int
+        The longest draft.
+
+    Attributes
+    ----------
+    table : dict
+        token -> list of at most k candidates, the best first.
+    last : int or None
+        The newest token.
+    newest : list of (token, follower)
+        The pairs of the latest `observe`.
+
+    Examples
+    --------
+    >>> recycler = Recycler()
+    >>> recycler.observe([3, 7, 5])
+    >>> recycler.suggest([3], limit=8)
+    [7, 5]
+    """
+
+    def __init__(self, k=8, chain=8):
+        self.k, self.chain = k, chain
+        self.table = {}
+        self.last = None
+        self.newest = []
+
+    def promote(self, token, follower):
+        """Make `follower` the first candidate behind `token`; the others move down, beyond k they are dropped."""
+        raise NotImplementedError("ch08.recycle: your code here")
+
+    def observe(self, committed):
+        """Take note of tokens that were settled: each is promoted behind the one before it.
+
+        The first one stands behind the last token of the call before.
+        """
+        raise NotImplementedError("ch08.recycle: your code here")
+
+    def observe_top_k(self, rows):
+        """Take note of verified rows; called after `observe`.
+
+        The first k tokens of a row become the candidates behind `row.token`, in place of
+        those that were there.  Then what was really settled is promoted again: the pairs of
+        the latest `observe`, in their order.
+
+        Parameters
+        ----------
+        rows : list of TopKRow
+        """
+        raise NotImplementedError("ch08.recycle: your code here")
+
+    def suggest(self, context, limit):
+        """Follow first candidates from the last token of the context.
+
+        Returns
+        -------
+        list of int
+            At most min(limit, chain) tokens; it ends where a token has no candidate.
+        """
+        raise NotImplementedError("ch08.recycle: your code here")
+
+
+def run(model, drafter, prompt, n):
+    """Decode n tokens with drafts, and count.
+
+    The drafter observes the prompt.  Then, step by step: it suggests a draft of at most 8
+    tokens, and never more than one less than are still missing; `verify` settles some
+    tokens; the drafter observes them, then the rows (`observe_top_k`).
+
+    Parameters
+    ----------
+    model : NearModel or FarModel
+    drafter : object with suggest, observe and observe_top_k
+    prompt : list of int
+        Two tokens or more.
+    n : int
+
+    Returns
+    -------
+    (tokens, counts)
+        The n new tokens, and a dict with "steps", "drafted" and "accepted".
+
+    Examples
+    --------
+    >>> tokens, counts = run(NearModel(), Recycler(), [1, 2], 4)
+    >>> tokens, counts["steps"]
+    ([13, 4, 23, 54], 4)
+    """
+    raise NotImplementedError("ch08.recycle: your code here")
+
+
+# %% ch08.cascade - Who may draft (15 points, medium, section 08.8)
+
+WINDOW = 64
+
+
+class Source(NamedTuple):
+    """A source of drafts, as `choose` sees it."""
+
+    name: str
+    match_length: int
+    muted: bool = False
+
+
+def choose(sources, limit, min_match=2):
+    """Choose who drafts, and how much.
+
+    Of the sources that are not muted and match at least `min_match` tokens, the one with the
+    longest match drafts; at a tie the first of them.  A long match is trusted with a long
+    draft: 2 * (1 + match_length) tokens, but no more than `limit`.
+
+    Parameters
+    ----------
+    sources : list of Source
+        The conversation first, then the references.
+    limit : int
+    min_match : int
+
+    Returns
+    -------
+    (number, budget)
+        The source's number in the list and the tokens that it may draft; (None, 0) if no
+        source may.
+
+    Examples
+    --------
+    >>> talk, notes = Source("conversation", 2), Source("reference", 3)
+    >>> choose([talk, notes], limit=16)
+    (1, 8)
+    >>> choose([talk], limit=16)
+    (0, 6)
+    """
+    raise NotImplementedError("ch08.cascade: your code here")
+
+
+class SourceGate:
+    """Mutes a source of drafts that is rarely right.
+
+    It looks at the latest 64 drafted *tokens* (WINDOW), not drafts.
+
+    Parameters
+    ----------
+    least : float
+        The part of them that must have been accepted.
+    mute_for : int
+        Committed tokens for which a source below that is muted.
+
+    Attributes
+    ----------
+    window : deque of bool
+        One a drafted token: was it accepted?
+    muted_for : int
+        Committed tokens until the source may draft again; 0 when it may.
+
+    Examples
+    --------
+    >>> gate = SourceGate()
+    >>> for _ in range(8):
+    ...     gate.record(drafted=8, accepted=1)
+    >>> gate.muted_for
+    128
+    >>> gate.count_down(100)
+    >>> gate.muted_for
+    28
+    """
+
+    def __init__(self, least=0.2, mute_for=128):
+        self.least, self.mute_for = least, mute_for
+        self.window = deque(maxlen=WINDOW)
+        self.muted_for = 0
+
+    def record(self, drafted, accepted):
+        """Enter what became of a draft.
+
+        The first `accepted` of its `drafted` tokens were accepted, the others were not.  When
+        the window is full (64 tokens) and less than `least` of it was accepted, the source is
+        muted for `mute_for` tokens, and the window is emptied: after the pause the source
+        starts with a clean sheet.
+        """
+        raise NotImplementedError("ch08.cascade: your code here")
+
+    def count_down(self, committed):
+        """Let `committed` tokens pass; `muted_for` never falls below 0."""
+        raise NotImplementedError("ch08.cascade: your code here")

@@ -1,0 +1,1691 @@
+"""Chapter 08 - Where drafts come from.
+
+A draft costs nothing to verify it right, and little to get it wrong: so it may come from
+anywhere.  Here it comes from text that the model has seen already.  You write the matcher
+that finds it by brute force, the suffix automaton that finds it in constant time, the
+drafter around it, a drafter that recycles logits, and the rules by which several sources
+of drafts share one decoder.  At the end your automaton drafts for a real model.
+
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
+with `%%exercise ch08.match`.
+"""
+
+from collections import deque
+from itertools import product
+from typing import NamedTuple
+
+from course.exercises import Exercise, given
+
+
+@given
+class AllStrings:
+    """An index without any trick: it knows every string of tokens that was said, one by one.
+
+    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  Seen from
+    outside it is what an `Automaton` is: `append` takes a token, and afterwards
+
+    `match_length`, `match_state` : the longest suffix of the text that had also ended
+        earlier, and the number of its state.
+    `sample[state]` : where a state's string ended.  It is written once, when the string
+        is said for the first time; whoever knows better may overwrite it.
+    `stream` : the text.
+    """
+
+    def __init__(self):
+        self.stream = []
+        self.states = {(): 0}
+        self.sample = [-1]
+        self.match_state, self.match_length = 0, 0
+
+    def append(self, token):
+        """Take one more token."""
+        self.stream += [token]
+        ending_here = [tuple(self.stream[i:]) for i in range(len(self.stream) + 1)]  # the longest first
+        known = next(string for string in ending_here if string in self.states)
+        self.match_state, self.match_length = self.states[known], len(known)
+        for string in ending_here:
+            if string not in self.states:
+                self.states[string] = len(self.sample)
+                self.sample.append(len(self.stream) - 1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.match",
+    title="The longest earlier match, by brute force",
+    points=10,
+    level="easy",
+    section="08.1",
+    hints=[
+        "Try every earlier end: end = 0, 1, ... n - 2. From there and from the end of the text, walk backwards together "
+        "for as long as the tokens agree.",
+        "The walk may go on as long as it stays inside the text on the left side; it may well run over the place where "
+        "the other one began. n - 1 itself is not an earlier end.",
+        "Of equally long matches the latest counts: going from left to right, take a new one when it is at least as "
+        "long as the best (and longer than 0). The draft is a slice that begins at end + 1.",
+    ],
+)
+
+
+@ex.solution
+def longest_match(stream):
+    """Find the longest suffix of a text that has also ended earlier.
+
+    Parameters
+    ----------
+    stream : list of int
+        n tokens.
+
+    Returns
+    -------
+    (length, end)
+        The last `length` tokens of the text are also the `length` tokens that end at index
+        `end`, with end < n - 1.  The longest such length; of several ends, the latest.  The
+        two may overlap.  (0, -1) when not even the last token has occurred before.
+
+    Examples
+    --------
+    >>> longest_match([5, 6, 7, 5, 6])
+    (2, 1)
+    >>> longest_match([1, 1, 1])
+    (2, 1)
+    >>> longest_match([1, 2, 3])
+    (0, -1)
+    """
+    best = (0, -1)
+    for end in range(len(stream) - 1):
+        length = 0
+        while length <= end and stream[end - length] == stream[len(stream) - 1 - length]:
+            length += 1
+        if length > 0 and length >= best[0]:
+            best = (length, end)
+    return best
+
+
+@ex.solution
+def continuation(stream, limit, min_match=2):
+    """Draft what followed the longest earlier match.
+
+    Parameters
+    ----------
+    stream : list of int
+        The text so far.
+    limit : int
+        At most this many tokens; fewer where the text ends before.
+    min_match : int
+        A shorter match drafts nothing.
+
+    Returns
+    -------
+    list of int
+
+    Examples
+    --------
+    >>> continuation([5, 6, 7, 5, 6], limit=8)
+    [7, 5, 6]
+    >>> continuation([5, 6, 7, 5, 6], limit=1)
+    [7]
+    >>> continuation([5, 6, 7, 5], limit=8)
+    []
+    """
+    length, end = longest_match(stream)
+    if length < min_match:
+        return []
+    return stream[end + 1:end + 1 + limit]
+
+
+@ex.wrong("The text matches itself: its end is a place where its suffixes end, but not an earlier one. Stop before "
+          "n - 1.", replaces="longest_match")
+def matches_itself(stream):
+    n = len(stream)
+    return (n, n - 1) if n else (0, -1)
+
+
+@ex.wrong("Of equally long matches it takes the earliest. Text that was revised is best continued from its latest "
+          "version.", replaces="longest_match")
+def earliest(stream):
+    best = (0, -1)
+    for end in range(len(stream) - 1):
+        length = 0
+        while length <= end and stream[end - length] == stream[len(stream) - 1 - length]:
+            length += 1
+        if length > best[0]:
+            best = (length, end)
+    return best
+
+
+@ex.wrong("Takes the latest place where the newest token occurs, however short the match there is. Look at all places "
+          "and keep the longest.", replaces="longest_match")
+def latest_token(stream):
+    for end in reversed(range(len(stream) - 1)):
+        length = 0
+        while length <= end and stream[end - length] == stream[len(stream) - 1 - length]:
+            length += 1
+        if length:
+            return length, end
+    return 0, -1
+
+
+@ex.wrong("Forbids the two to overlap. In 1 1 1 the suffix 1 1 ends at index 1 as well: that is a match of 2.",
+          replaces="longest_match")
+def without_overlap(stream):
+    best = (0, -1)
+    for end in range(len(stream) - 1):
+        length = 0
+        while length <= end and length < len(stream) - 1 - end \
+                and stream[end - length] == stream[len(stream) - 1 - length]:
+            length += 1
+        if length > 0 and length >= best[0]:
+            best = (length, end)
+    return best
+
+
+@ex.wrong("Compares from the front: it looks for the beginning of the text, not for its end.", replaces="longest_match")
+def looks_for_the_beginning(stream):
+    best = (0, -1)
+    for start in range(1, len(stream)):
+        length = 0
+        while start + length < len(stream) and stream[start + length] == stream[length]:
+            length += 1
+        if length > 0 and length >= best[0]:
+            best = (length, start + length - 1)
+    return best
+
+
+@ex.wrong("The draft begins with the matched tokens. They have been said already: it begins behind them, at end + 1.",
+          replaces="continuation")
+def repeats_the_match(stream, limit, min_match=2):
+    length, end = longest_match(stream)
+    return [] if length < min_match else stream[end + 1 - length:end + 1 - length + limit]
+
+
+@ex.wrong("The draft begins at `end`, the last matched token: one too early.", replaces="continuation")
+def one_too_early(stream, limit, min_match=2):
+    length, end = longest_match(stream)
+    return [] if length < min_match else stream[end:end + limit]
+
+
+@ex.wrong("The limit is not kept.", replaces="continuation")
+def without_limit(stream, limit, min_match=2):
+    length, end = longest_match(stream)
+    return [] if length < min_match else stream[end + 1:]
+
+
+@ex.wrong("Drafts behind any match. A single common token is hardly ever a reason to believe that the text goes on as "
+          "it did then.", replaces="continuation")
+def any_match(stream, limit, min_match=2):
+    length, end = longest_match(stream)
+    return [] if length == 0 else stream[end + 1:end + 1 + limit]
+
+
+@ex.wrong("A match of exactly min_match tokens is long enough: only a shorter one drafts nothing.",
+          replaces="continuation")
+def more_than_min_match(stream, limit, min_match=2):
+    length, end = longest_match(stream)
+    return [] if length <= min_match else stream[end + 1:end + 1 + limit]
+
+
+def small_texts():
+    """Texts over two and three tokens, the shortest first."""
+    for n in range(1, 6):
+        for text in product([1, 2] if n > 4 else [1, 2, 3], repeat=n):
+            if text[0] == 1:
+                yield list(text)
+
+
+def earlier_ends(stream, length):
+    """Where the last `length` tokens have ended before, found with slices."""
+    n = len(stream)
+    return [end for end in range(length - 1, n - 1) if stream[end + 1 - length:end + 1] == stream[n - length:]]
+
+
+def expected_match(stream):
+    """(length, end) straight from the definition."""
+    lengths = [length for length in range(1, len(stream)) if earlier_ends(stream, length)]
+    return (max(lengths), earlier_ends(stream, max(lengths))[-1]) if lengths else (0, -1)
+
+
+def expect_pair(t, got):
+    """The result is a pair of two numbers."""
+    t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (length, end)")
+
+
+@ex.check("nothing has occurred before: (0, -1)")
+def no_match(mine, t):
+    for stream in ([], [7], [7, 8], [4, 4, 5], [1, 2, 3, 4]):
+        t.case()
+        t.equal(t.call(mine.longest_match, stream), (0, -1))
+
+
+@ex.check("the longest suffix that has also ended earlier")
+def longest(mine, t):
+    for stream in [*small_texts(), [3, 1, 2, 3, 9, 3, 8, 1, 2, 3], [1, 2, 3, 1, 2, 9, 2, 9]]:
+        t.case()
+        got = t.call(mine.longest_match, stream)
+        expect_pair(t, got)
+        t.equal(got[0], expected_match(stream)[0], "the length")
+
+
+@ex.check("of several places where it ended, the latest")
+def latest(mine, t):
+    for stream in ([1, 2, 1, 3, 1], [5, 6, 1, 5, 6, 2, 5, 6], [1, 1, 1, 1], *small_texts()):
+        t.case()
+        t.equal(t.call(mine.longest_match, stream), expected_match(stream))
+
+
+@ex.check("the draft is what followed there, up to the limit and the end of the text")
+def followed(mine, t):
+    for stream in ([5, 6, 7, 5, 6], [5, 6, 1, 2, 3, 5, 6], [5, 6, 1, 5, 6, 2, 4, 5, 6], [9, 9, 9]):
+        for limit in (1, 2, 5):
+            end = expected_match(stream)[1]
+            t.case()
+            t.equal(t.call(mine.continuation, stream, limit), stream[end + 1:][:limit])
+
+
+@ex.check("a match below min_match drafts nothing, one of just that length does")
+def minimum(mine, t):
+    for stream, length in (([1, 2], 0), ([5, 6, 5], 1), ([5, 6, 7, 5, 6], 2), ([5, 6, 7, 5, 6, 7], 3)):
+        for least in (1, 2, 3):
+            t.case()
+            got = t.call(mine.continuation, stream, 4, least)
+            t.holds(isinstance(got, list), f"the result is {got!r}, expected a list")
+            t.holds(bool(got) == (length >= least),
+                    f"the match has {length} tokens, min_match is {least}, and the draft is {got!r}")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.append",
+    title="Append to a suffix automaton",
+    points=25,
+    level="hard",
+    section="08.4",
+    hints=[
+        "First line: move the cursor with `walk`. Then a new state, of length pos + 1 and sample pos. Then a loop over "
+        "the states from `last` along the links, until the link is -1 or a state already has an edge for the token.",
+        "Say the loop stopped at `state`, whose edge leads to `old`. If length[old] == length[state] + 1, the new state's "
+        "link is old, and you are done. Otherwise old has to be split: make the clone, of length length[state] + 1.",
+        "The clone gets a copy of old's edges (`dict(...)`, not the same dict), old's link and old's sample. Then go on "
+        "from `state` along the links, and turn every edge for the token that leads to old, until one does not.",
+        "After that, old and the new state both link to the clone. The cursor has to follow if it stands on old with a "
+        "match that is not longer than the clone. And at the very end: last, stream.",
+    ],
+)
+
+
+@ex.solution
+class Automaton:
+    """A suffix automaton over a growing text, with a cursor on the longest earlier match.
+
+    A state stands for all strings that have ended at the same places.  The longest of them
+    has `length[state]` tokens, the others are its suffixes, down to one token more than
+    `length[link[state]]`.  State 0, the root, is the empty string.
+
+    Attributes
+    ----------
+    stream : list of int
+        The text.
+    link : list of int
+        For each state, the state of its longest suffix that has ended at more places; -1
+        for the root.
+    length : list of int
+    sample : list of int
+        For each state one place where its strings have ended; -1 for the root.
+    edges : list of dict
+        For each state: token -> the state of "its string, then the token".
+    last : int
+        The state of the whole text.
+    match_state, match_length : int
+        The cursor: the longest suffix of the text that had ended earlier.
+
+    Examples
+    --------
+    >>> a = Automaton()
+    >>> for token in [5, 6, 7, 5, 6]:
+    ...     a.append(token)
+    >>> a.match_length, a.sample[a.match_state]
+    (2, 1)
+    """
+
+    @given
+    def __init__(self):
+        self.stream = []
+        self.link, self.length, self.sample, self.edges = [-1], [0], [-1], [{}]
+        self.last = 0
+        self.match_state, self.match_length = 0, 0
+
+    @given
+    def add_state(self, length, sample, link, edges):
+        """Make a new state and return its number."""
+        self.link.append(link)
+        self.length.append(length)
+        self.sample.append(sample)
+        self.edges.append(edges)
+        return len(self.link) - 1
+
+    @given
+    def walk(self, state, length, token):
+        """The longest match with `token` behind it, from the longest match without: (state, length)."""
+        while token not in self.edges[state]:
+            if state == 0:
+                return 0, 0
+            state = self.link[state]
+            length = self.length[state]
+        return self.edges[state][token], length + 1
+
+    def append(self, token):
+        """Take one more token, at position pos = len(stream) as it is before.
+
+        1. Move the cursor over the token, in the automaton as it is now (`walk`).
+        2. Add a state for the whole text with the token: length pos + 1, sample pos, no
+           edges; its link is the root until step 4 knows better.
+        3. From `last` go along the links.  Every state on the way is a suffix of the text so
+           far, so it has ended at pos - 1: that becomes its sample (not the root's).  A state
+           without an edge for the token gets one, to the new state.  The first one with such
+           an edge ends the way.
+        4. If there is one, call it `state`, and the target of its edge `old`.  Its strings,
+           then the token, are of length[state] + 1 tokens at most.
+           - If that is length[old], the new state links to `old`.
+           - Otherwise some strings of `old` have ended at pos now and others have not: it is
+             split.  A clone, of that length, takes old's edges, link and sample.  Every edge
+             for the token from `state` and on along the links that leads to `old` now leads to
+             the clone; these states have ended at pos - 1, too.  Both `old` and the new state
+             link to the clone.  If the cursor stands on `old` and its match is not longer than
+             the clone's strings, it moves to the clone.
+        5. The new state is `last`, and the token belongs to the stream.
+        """
+        pos = len(self.stream)
+        self.match_state, self.match_length = self.walk(self.match_state, self.match_length, token)
+        new = self.add_state(pos + 1, pos, 0, {})
+        state, old = self.last, None
+        while state != -1:
+            if state != 0:
+                self.sample[state] = pos - 1
+            old = self.edges[state].get(token)
+            if old is not None:
+                break
+            self.edges[state][token] = new
+            state = self.link[state]
+        if old is not None:
+            if self.length[old] == self.length[state] + 1:
+                self.link[new] = old
+            else:
+                clone = self.add_state(self.length[state] + 1, self.sample[old], self.link[old], dict(self.edges[old]))
+                while state != -1 and self.edges[state].get(token) == old:
+                    self.edges[state][token] = clone
+                    if state != 0:
+                        self.sample[state] = pos - 1
+                    state = self.link[state]
+                self.link[old] = self.link[new] = clone
+                if self.match_state == old and self.match_length <= self.length[clone]:
+                    self.match_state = clone
+        self.last = new
+        self.stream.append(token)
+
+
+@ex.wrong("The cursor moves after the automaton was extended. By then the whole text is a string of the automaton, so the "
+          "text matches itself: the match grows with every token. Move the cursor first.")
+class CursorAfterExtension(Automaton):
+    def append(self, token):
+        state, length = self.match_state, self.match_length
+        super().append(token)
+        self.match_state, self.match_length = self.walk(state, length, token)
+
+
+@ex.wrong("No edge leads to the clone: the edges that led to the old state must be turned, or its shorter strings, which "
+          "the clone was made for, are never found there.")
+class NoRedirect(Automaton):
+    def append(self, token):
+        before = [dict(edges) for edges in self.edges]
+        super().append(token)
+        for state, edges in enumerate(before):
+            if token in edges:
+                self.edges[state][token] = edges[token]
+
+
+@ex.wrong("Only the first edge is turned to the clone. Shorter suffixes, further along the links, have edges to the old "
+          "state as well: go on until one leads elsewhere.")
+class RedirectsOnce(Automaton):
+    def append(self, token):
+        before = [dict(edges) for edges in self.edges]
+        super().append(token)
+        turned = [s for s, edges in enumerate(before) if edges.get(token, -1) not in (-1, self.edges[s].get(token))]
+        for state in sorted(turned, key=lambda s: -self.length[s])[1:]:
+            self.edges[state][token] = before[state][token]
+
+
+@ex.wrong("The clone's sample is the present position. Its strings do end there, but a draft needs an earlier place: "
+          "this one is followed by nothing. The clone takes the old state's sample.")
+class CloneSampleIsNow(Automaton):
+    def append(self, token):
+        states = len(self.link)
+        super().append(token)
+        if len(self.link) == states + 2:
+            self.sample[-1] = len(self.stream) - 1
+
+
+@ex.wrong("Clone and old state share one dict of edges: what is entered for one of them appears at the other. The clone "
+          "needs a copy.")
+class SharedEdges(Automaton):
+    def append(self, token):
+        states = len(self.link)
+        super().append(token)
+        if len(self.link) == states + 2:
+            clone = states + 1
+            self.edges[clone] = self.edges[next(s for s in range(states) if self.link[s] == clone)]
+
+
+@ex.wrong("The cursor stays on the old state when its match has become a string of the clone: from there it goes on with "
+          "the wrong edges and links.")
+class CursorStays(Automaton):
+    def append(self, token):
+        match = self.walk(self.match_state, self.match_length, token)
+        super().append(token)
+        self.match_state, self.match_length = match
+
+
+@ex.wrong("Never splits a state: the new state links to whatever the edge leads to, although that state's longest strings "
+          "are longer than the match. Then one state stands for strings that ended at different places.")
+class NeverSplits(Automaton):
+    def append(self, token):
+        pos = len(self.stream)
+        self.match_state, self.match_length = self.walk(self.match_state, self.match_length, token)
+        new = self.add_state(pos + 1, pos, 0, {})
+        state = self.last
+        while state != -1:
+            if state != 0:
+                self.sample[state] = pos - 1
+            if token in self.edges[state]:
+                self.link[new] = self.edges[state][token]
+                break
+            self.edges[state][token] = new
+            state = self.link[state]
+        self.last = new
+        self.stream.append(token)
+
+
+@ex.wrong("The new state links to the old one instead of the clone. The old state's longest strings are no suffixes of "
+          "the text.")
+class LinksToTheOld(Automaton):
+    def append(self, token):
+        states = len(self.link)
+        super().append(token)
+        if len(self.link) == states + 2:
+            self.link[states] = next(s for s in range(states) if self.link[s] == states + 1)
+
+
+@ex.wrong("The old state keeps its link. Its longest suffix that has ended at more places is the clone now.")
+class OldKeepsItsLink(Automaton):
+    def append(self, token):
+        states = len(self.link)
+        super().append(token)
+        if len(self.link) == states + 2:
+            old = next(s for s in range(states) if self.link[s] == states + 1)
+            self.link[old] = self.link[states + 1]
+
+
+@ex.wrong("The states on the way keep their old samples, so drafts go on copying the first version of a passage, long "
+          "after a later one was written. Each state that the way visits has just ended at pos - 1.")
+class KeepsFirstSamples(Automaton):
+    def append(self, token):
+        before = list(self.sample)
+        super().append(token)
+        self.sample[:len(before)] = before
+
+
+def texts_for_automata(t):
+    """Texts from small to large; among the small ones all that are different in kind."""
+    for n in range(1, 7):
+        for text in product([1, 2, 3] if n < 6 else [1, 2], repeat=n):
+            if all(token <= max(text[:i], default=0) + 1 for i, token in enumerate(text)):
+                yield list(text)
+    for tokens in (2, 3, 5):
+        yield [int(token) for token in t.rng.integers(1, tokens + 1, 14)]
+
+
+def grown(t, Automaton, text):
+    """The automaton of a text, told as code."""
+    t.case("a = Automaton()", f"for token in {text}:", "    a.append(token)")
+    a = Automaton()
+    for token in text:
+        t.call(a.append, token, shown=None, changes=True)
+    return a
+
+
+def all_ends(text):
+    """Of every string in a text: where it ends."""
+    ends = {}
+    for start in range(len(text)):
+        for end in range(start, len(text)):
+            ends.setdefault(tuple(text[start:end + 1]), set()).add(end)
+    return ends
+
+
+def state_of(a, string):
+    """The state that a string leads to from the root, None where an edge is missing."""
+    state = 0
+    for token in string:
+        if token not in a.edges[state]:
+            return None
+        state = a.edges[state][token]
+    return state
+
+
+@ex.check("after every append the match is as long as the longest suffix that ended earlier")
+def right_match(Automaton, t):
+    for text in texts_for_automata(t):
+        t.case("a = Automaton()")
+        a = Automaton()
+        for n, token in enumerate(text, 1):
+            t.call(a.append, token, shown=f"a.append({token})", changes=True)
+            t.equal(a.match_length, expected_match(text[:n])[0], "a.match_length")
+
+
+@ex.check("the strings of the text, and no others, lead from the root to a state")
+def right_strings(Automaton, t):
+    for text in texts_for_automata(t):
+        a = grown(t, Automaton, text)
+        t.equal(a.stream, text, "a.stream")
+        ends = all_ends(text)
+        for string in sorted(ends, key=len):
+            t.holds(state_of(a, string) is not None, f"the string {list(string)} leads nowhere")
+        tokens = sorted(set(text))
+        for string in sorted(ends, key=len):
+            for token in tokens:
+                other = (*string, token)
+                t.holds(other in ends or state_of(a, other) is None,
+                        f"the string {list(other)} is not in the text, and leads to a state")
+
+
+@ex.check("a state is all strings that ended at the same places: its length and its link say which")
+def right_states(Automaton, t):
+    for text in texts_for_automata(t):
+        a = grown(t, Automaton, text)
+        strings = {}
+        for string, ends in all_ends(text).items():
+            strings.setdefault(frozenset(ends), []).append(string)
+        for ends, same in sorted(strings.items(), key=lambda pair: len(min(pair[1], key=len))):
+            longest, shortest = max(same, key=len), min(same, key=len)
+            state = state_of(a, longest)
+            for string in sorted(same, key=len):
+                t.holds(state_of(a, string) == state,
+                        f"{list(string)} and {list(longest)} end at the same places, {sorted(ends)}, but lead to states "
+                        f"{state_of(a, string)} and {state}")
+            t.equal(a.length[state], len(longest), f"the length of the state of {list(longest)}")
+            t.equal(a.link[state], state_of(a, shortest[1:]), f"the link of the state of {list(longest)}")
+        t.equal(len(a.link), len(strings) + 1, "the number of states, the root included")
+
+
+@ex.check("the cursor stands on the state of the matched string, whose sample lies before the end")
+def right_cursor(Automaton, t):
+    for text in texts_for_automata(t):
+        a = grown(t, Automaton, text)
+        length = expected_match(text)[0]
+        matched = text[len(text) - length:]
+        t.equal(a.match_state, state_of(a, matched), f"a.match_state (the match is {matched})")
+        if length:
+            t.holds(a.sample[a.match_state] in earlier_ends(text, length),
+                    f"{matched} ended earlier at {earlier_ends(text, length)}, but the sample of its state is "
+                    f"{a.sample[a.match_state]}")
+
+
+@ex.check("every state on the way of an append has ended just before: its sample says so")
+def fresh_samples(Automaton, t):
+    for text in texts_for_automata(t):
+        t.case("a = Automaton()")
+        a = Automaton()
+        for pos, token in enumerate(text):
+            way, state = [], a.last
+            while state > 0:
+                way.append(state)
+                if token in a.edges[state]:
+                    break
+                state = a.link[state]
+            t.call(a.append, token, shown=f"a.append({token})", changes=True)
+            for state in way:
+                t.equal(a.sample[state], pos - 1, f"the sample of state {state}, which the way to the root passes")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.draft",
+    title="From a state to a draft",
+    points=15,
+    level="medium",
+    section="08.5",
+    hints=[
+        "`suggest` is three questions and a slice. Does the context end with the newest token of the index? Is the match "
+        "long enough? Then: where did it end, and what came behind?",
+        "`observe` takes the tokens one by one. Before the index takes a token, ask: what will be true of the present "
+        "match, once something stands behind it?",
+        "The present match ends at the last position of the stream. Once the next token is there, that place has a "
+        "continuation, and it is the latest: sample[match_state] = len(stream) - 1, then append. Not when nothing matches.",
+    ],
+)
+
+
+@ex.solution
+class Drafter:
+    """A source of drafts over an index of everything that was said.
+
+    Parameters
+    ----------
+    index : object
+        An `Automaton`, or anything with `append`, `stream`, `sample`, `match_state` and
+        `match_length`, such as `AllStrings`.
+    min_match : int
+        A shorter match drafts nothing.
+
+    Examples
+    --------
+    >>> drafter = Drafter(AllStrings())
+    >>> drafter.observe([1, 2, 3, 1, 2, 4, 1, 2])
+    >>> drafter.suggest([1, 2], limit=3)
+    [4, 1, 2]
+    """
+
+    @given
+    def __init__(self, index, min_match=2):
+        self.index, self.min_match = index, min_match
+
+    def observe(self, committed):
+        """Take note of tokens that have become part of the text, one after the other.
+
+        Of a string that was said several times, the latest place is the one to copy from.
+        The match ends at the end of the text.  It cannot be copied from there yet, because
+        nothing follows.  With the next token something does: so, *before* the index takes a
+        token, the sample of the match's state becomes the present end of the stream, if
+        there is a match.
+
+        Parameters
+        ----------
+        committed : list of int
+        """
+        index = self.index
+        for token in committed:
+            if index.match_length > 0:
+                index.sample[index.match_state] = len(index.stream) - 1
+            index.append(token)
+
+    def suggest(self, context, limit):
+        """Return a draft: what followed the match's sample in the stream.
+
+        Parameters
+        ----------
+        context : list of int
+            The text as the decoder knows it.  If its last token is not the last one of the
+            index, or there is none, the two are not in step, and nothing is drafted.
+        limit : int
+            At most this many tokens; fewer where the stream ends before.
+
+        Returns
+        -------
+        list of int
+            Empty as well when the match is shorter than `min_match`.
+        """
+        index = self.index
+        if not context or not index.stream or context[-1] != index.stream[-1]:
+            return []
+        if index.match_length < self.min_match:
+            return []
+        start = index.sample[index.match_state] + 1
+        return index.stream[start:start + limit]
+
+
+@ex.wrong("The sample is never refreshed, so that a passage that was revised is copied in its first version for ever.")
+class FirstVersion(Drafter):
+    def observe(self, committed):
+        for token in committed:
+            self.index.append(token)
+
+
+@ex.wrong("The sample is refreshed after the append: it is then the end of the text, which nothing follows, and the "
+          "draft is empty. Refresh before the append, one token late.")
+class RefreshedTooEarly(Drafter):
+    def observe(self, committed):
+        index = self.index
+        for token in committed:
+            index.append(token)
+            if index.match_length > 0:
+                index.sample[index.match_state] = len(index.stream) - 1
+
+
+@ex.wrong("Refreshes once for all tokens of a call. A verify commits several tokens at once, and a prompt hundreds: each "
+          "of them has a match of its own.")
+class RefreshedOnce(Drafter):
+    def observe(self, committed):
+        index = self.index
+        if index.match_length > 0:
+            index.sample[index.match_state] = len(index.stream) - 1
+        for token in committed:
+            index.append(token)
+
+
+@ex.wrong("The place that is entered is one too late: the match ends at the last position of the stream, "
+          "len(stream) - 1.")
+class OneTooFar(Drafter):
+    def observe(self, committed):
+        index = self.index
+        for token in committed:
+            if index.match_length > 0:
+                index.sample[index.match_state] = len(index.stream)
+            index.append(token)
+
+
+@ex.wrong("The draft begins at the sample, the last token of the match: that one has been said. It begins one later.")
+class BeginsAtTheSample(Drafter):
+    def suggest(self, context, limit):
+        index = self.index
+        if not context or not index.stream or context[-1] != index.stream[-1] or index.match_length < self.min_match:
+            return []
+        start = index.sample[index.match_state]
+        return index.stream[start:start + limit]
+
+
+@ex.wrong("The limit is not kept.")
+class NoLimit(Drafter):
+    def suggest(self, context, limit):
+        return super().suggest(context, len(self.index.stream))
+
+
+@ex.wrong("Drafts without asking how long the match is. The root's sample is -1, so that with no match at all it proposes "
+          "the beginning of the text.")
+class AnyMatch(Drafter):
+    def suggest(self, context, limit):
+        index = self.index
+        if not context or not index.stream or context[-1] != index.stream[-1]:
+            return []
+        start = index.sample[index.match_state] + 1
+        return index.stream[start:start + limit]
+
+
+@ex.wrong("Does not look at the context. After an error or a rewind the index may have seen another text than the decoder: "
+          "such drafts are never right, and each of them costs a verify.")
+class NeverInDoubt(Drafter):
+    def suggest(self, context, limit):
+        return super().suggest(self.index.stream, limit)
+
+
+def told(t, Drafter, *parts):
+    """A drafter over AllStrings that has observed some texts."""
+    t.case("d = Drafter(AllStrings())")
+    drafter = Drafter(AllStrings())
+    for part in parts:
+        t.call(drafter.observe, part, shown=f"d.observe({part})")
+    return drafter
+
+
+def draft_of(t, drafter, context, limit):
+    """What a drafter suggests."""
+    return t.call(drafter.suggest, context, limit, shown=f"d.suggest({context}, {limit})")
+
+
+@ex.check("the draft is what followed the match, up to the limit and the end of the stream")
+def copies(Drafter, t):
+    for text, want in (([5, 6, 7, 5, 6], [7, 5, 6]), ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),
+                       ([8, 1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3])):
+        for limit in (8, 2, 1):
+            drafter = told(t, Drafter, text)
+            t.equal(draft_of(t, drafter, text, limit), want[:limit])
+
+
+@ex.check("a match shorter than min_match drafts nothing")
+def long_enough(Drafter, t):
+    for text in ([1], [1, 2], [1, 2, 3, 1], [4, 1, 2, 3, 4]):
+        drafter = told(t, Drafter, text)
+        t.equal(draft_of(t, drafter, text, 4), [])
+    for least, want in ((1, [2, 1]), (2, [])):
+        t.case(f"d = Drafter(AllStrings(), min_match={least})")
+        drafter = Drafter(AllStrings(), least)
+        t.call(drafter.observe, [1, 2, 1], shown="d.observe([1, 2, 1])")
+        t.equal(draft_of(t, drafter, [1, 2, 1], 4), want)
+
+
+VERSIONS = [([1, 2, 7], [1, 2, 8], [1, 2]), ([1, 2, 7], [1, 2, 8], [1, 2, 9], [1, 2]),
+            ([4, 1, 2, 7], [3, 1, 2, 8], [5, 1, 2])]
+
+
+@ex.check("of several versions the latest is copied, told token by token")
+def latest_version(Drafter, t):
+    for parts in VERSIONS:
+        text = sum(parts, [])
+        drafter = told(t, Drafter, *([token] for token in text))
+        t.equal(draft_of(t, drafter, text, 3), (parts[-2] + parts[-1])[len(parts[-1]):][:3])
+
+
+@ex.check("of several versions the latest is copied, told many tokens at once")
+def latest_version_at_once(Drafter, t):
+    for parts in VERSIONS:
+        text = sum(parts, [])
+        for calls in (parts, [text]):
+            drafter = told(t, Drafter, *calls)
+            t.equal(draft_of(t, drafter, text, 3), (parts[-2] + parts[-1])[len(parts[-1]):][:3])
+
+
+@ex.check("texts at random: each draft copies from the latest place that could be known")
+def at_random(Drafter, t):
+    for n in (6, 9, 14):
+        for _ in range(4):
+            text = [int(token) for token in t.rng.integers(1, 4, n)]
+            matches = [expected_match(text[:i + 1])[0] for i in range(n)]
+            length = matches[-1]
+            if length < 2:
+                continue
+            ends = earlier_ends(text, length)
+            known = [end for end in ends if matches[end] == length]  # there it was the match, and was refreshed
+            place = max(known, default=ends[0])
+            drafter = told(t, Drafter, text[:n // 2], text[n // 2:])
+            t.equal(draft_of(t, drafter, text, n), text[place + 1:])
+
+
+@ex.check("an index that is not in step with the context drafts nothing")
+def in_step(Drafter, t):
+    text = [1, 2, 3, 1, 2]
+    for context in ([], [1, 2, 3], [9], [1, 2, 3, 1, 2, 3]):
+        drafter = told(t, Drafter, text)
+        t.equal(draft_of(t, drafter, context, 4), [])
+    drafter = told(t, Drafter)
+    t.equal(draft_of(t, drafter, [1], 4), [])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.recycle",
+    title="Recycle what the model nearly said",
+    points=20,
+    level="medium",
+    section="08.7",
+    hints=[
+        "`promote`: build the row anew: the follower, then the others without it, then cut at k.",
+        "`observe` goes through pairs. The first pair joins the last token of the call before with the first one of this "
+        "call. Keep the pairs of this call in `self.newest`: `observe_top_k` promotes them once more.",
+        "`suggest`: a loop in which the first candidate of a token becomes the next token. It ends when there is none, "
+        "and at the smaller of limit and chain.",
+        "`run`: suggest, verify, extend the history, count, observe, observe_top_k. Of a step's committed tokens, all "
+        "but the last were drafted. The limit is min(8, tokens that are still missing, less 1).",
+    ],
+)
+
+
+@given
+class TopKRow(NamedTuple):
+    """Feedback of one verified row: the token that went in, and the best next tokens, best first."""
+
+    token: int
+    top_k: list
+
+
+@given
+class NearModel:
+    """A pretend model that looks at the newest token only."""
+
+    def top_k(self, history):
+        """The three best next tokens; the first one is what it says."""
+        best = (5 * history[-1] + 3) % 64
+        return [best, (best + 7) % 64, (best + 20) % 64]
+
+
+@given
+class FarModel:
+    """A pretend model that looks at the newest two tokens."""
+
+    def top_k(self, history):
+        """The three best next tokens; the first one is what it says."""
+        best = (history[-2] + history[-1] + 1) % 64
+        return [best, (best + 7) % 64, (best + 20) % 64]
+
+
+@given
+def verify(model, history, draft):
+    """One verify step as in chapter 07, on a pretend model.
+
+    Returns
+    -------
+    (committed, rows)
+        The tokens that the step settles: the accepted part of the draft, then one of the
+        model's own.  And a TopKRow for each row that was looked at.
+    """
+    committed, rows = [], []
+    for guess in [*draft, None]:
+        text = history + committed
+        best = model.top_k(text)
+        rows.append(TopKRow(text[-1], best))
+        committed.append(best[0])
+        if best[0] != guess:
+            break
+    return committed, rows
+
+
+@ex.solution
+class Recycler:
+    """A source of drafts that remembers, for each token, what came or nearly came behind it.
+
+    Parameters
+    ----------
+    k : int
+        Candidates that are kept of each token.
+    chain : int
+        The longest draft.
+
+    Attributes
+    ----------
+    table : dict
+        token -> list of at most k candidates, the best first.
+    last : int or None
+        The newest token.
+    newest : list of (token, follower)
+        The pairs of the latest `observe`.
+
+    Examples
+    --------
+    >>> recycler = Recycler()
+    >>> recycler.observe([3, 7, 5])
+    >>> recycler.suggest([3], limit=8)
+    [7, 5]
+    """
+
+    @given
+    def __init__(self, k=8, chain=8):
+        self.k, self.chain = k, chain
+        self.table = {}
+        self.last = None
+        self.newest = []
+
+    def promote(self, token, follower):
+        """Make `follower` the first candidate behind `token`; the others move down, beyond k they are dropped."""
+        others = [other for other in self.table.get(token, []) if other != follower]
+        self.table[token] = [follower, *others][:self.k]
+
+    def observe(self, committed):
+        """Take note of tokens that were settled: each is promoted behind the one before it.
+
+        The first one stands behind the last token of the call before.
+        """
+        self.newest = []
+        for token in committed:
+            if self.last is not None:
+                self.newest.append((self.last, token))
+                self.promote(self.last, token)
+            self.last = token
+
+    def observe_top_k(self, rows):
+        """Take note of verified rows; called after `observe`.
+
+        The first k tokens of a row become the candidates behind `row.token`, in place of
+        those that were there.  Then what was really settled is promoted again: the pairs of
+        the latest `observe`, in their order.
+
+        Parameters
+        ----------
+        rows : list of TopKRow
+        """
+        for row in rows:
+            self.table[row.token] = list(row.top_k[:self.k])
+        for token, follower in self.newest:
+            self.promote(token, follower)
+
+    def suggest(self, context, limit):
+        """Follow first candidates from the last token of the context.
+
+        Returns
+        -------
+        list of int
+            At most min(limit, chain) tokens; it ends where a token has no candidate.
+        """
+        draft, token = [], context[-1]
+        while len(draft) < min(limit, self.chain) and self.table.get(token):
+            token = self.table[token][0]
+            draft.append(token)
+        return draft
+
+
+@ex.solution
+def run(model, drafter, prompt, n):
+    """Decode n tokens with drafts, and count.
+
+    The drafter observes the prompt.  Then, step by step: it suggests a draft of at most 8
+    tokens, and never more than one less than are still missing; `verify` settles some
+    tokens; the drafter observes them, then the rows (`observe_top_k`).
+
+    Parameters
+    ----------
+    model : NearModel or FarModel
+    drafter : object with suggest, observe and observe_top_k
+    prompt : list of int
+        Two tokens or more.
+    n : int
+
+    Returns
+    -------
+    (tokens, counts)
+        The n new tokens, and a dict with "steps", "drafted" and "accepted".
+
+    Examples
+    --------
+    >>> tokens, counts = run(NearModel(), Recycler(), [1, 2], 4)
+    >>> tokens, counts["steps"]
+    ([13, 4, 23, 54], 4)
+    """
+    history = list(prompt)
+    drafter.observe(list(prompt))
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        missing = len(prompt) + n - len(history)
+        draft = drafter.suggest(history, min(8, missing - 1))
+        committed, rows = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed) - 1
+        drafter.observe(committed)
+        drafter.observe_top_k(rows)
+    return history[len(prompt):], counts
+
+
+@ex.wrong("What followed last replaces all other candidates. The others move down, they are not thrown away.",
+          replaces="Recycler")
+class OnlyTheLast(Recycler):
+    def promote(self, token, follower):
+        self.table[token] = [follower]
+
+
+@ex.wrong("A token that moves to the front stays in its old place too: the row fills up with copies of it.",
+          replaces="Recycler")
+class Duplicates(Recycler):
+    def promote(self, token, follower):
+        self.table[token] = [follower, *self.table.get(token, [])][:self.k]
+
+
+@ex.wrong("A new follower goes to the end of the row. It belongs to the front: what came last is the best guess.",
+          replaces="Recycler")
+class ToTheEnd(Recycler):
+    def promote(self, token, follower):
+        row = self.table.setdefault(token, [])
+        if follower not in row:
+            row.append(follower)
+            del row[self.k:]
+
+
+@ex.wrong("Rows grow beyond k candidates.", replaces="Recycler")
+class Unbounded(Recycler):
+    def promote(self, token, follower):
+        others = [other for other in self.table.get(token, []) if other != follower]
+        self.table[token] = [follower, *others]
+
+
+@ex.wrong("Each call begins anew, and the pair across two calls is lost. In plain decoding every call has one token: "
+          "then nothing is ever learned.", replaces="Recycler")
+class BeginsAnew(Recycler):
+    def observe(self, committed):
+        self.last = None
+        super().observe(committed)
+
+
+@ex.wrong("The row has the last word: where the model sampled something else than its best token, the text that was "
+          "really said is pushed from the front. Promote the newest pairs again after the rows.", replaces="Recycler")
+class RowsWin(Recycler):
+    def observe_top_k(self, rows):
+        self.newest = []
+        super().observe_top_k(rows)
+
+
+@ex.wrong("The row's tokens are added to the old candidates. They replace them: a row says all that the model thinks now.",
+          replaces="Recycler")
+class AddsRows(Recycler):
+    def observe_top_k(self, rows):
+        for row in rows:
+            for token in reversed(row.top_k[:self.k]):
+                self.promote(row.token, token)
+        super().observe_top_k([])
+
+
+@ex.wrong("Proposes the candidates of one token, side by side. They are alternatives for the same place; a draft needs one "
+          "token for each of the next places. Follow the first candidate, then its first candidate.", replaces="Recycler")
+class SideBySide(Recycler):
+    def suggest(self, context, limit):
+        return self.table.get(context[-1], [])[:min(limit, self.chain)]
+
+
+@ex.wrong("The draft may be longer than limit or chain allow. Where tokens follow each other in a circle it never ends.",
+          replaces="Recycler")
+class TooLong(Recycler):
+    def suggest(self, context, limit):
+        draft, token = [], context[-1]
+        while len(draft) < 1000 and self.table.get(token):
+            token = self.table[token][0]
+            draft.append(token)
+        return draft
+
+
+@ex.wrong("The drafter observes its own draft. It must be told what was settled; rejected tokens were never said.",
+          replaces="run")
+def tells_the_draft(model, drafter, prompt, n):
+    history = list(prompt)
+    drafter.observe(list(prompt))
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        draft = drafter.suggest(history, min(8, len(prompt) + n - len(history) - 1))
+        committed, rows = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed) - 1
+        drafter.observe(draft)
+        drafter.observe_top_k(rows)
+    return history[len(prompt):], counts
+
+
+@ex.wrong("The rows are thrown away: the drafter only learns what was said, not what nearly was.", replaces="run")
+def no_feedback(model, drafter, prompt, n):
+    history = list(prompt)
+    drafter.observe(list(prompt))
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        draft = drafter.suggest(history, min(8, len(prompt) + n - len(history) - 1))
+        committed, _ = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed) - 1
+        drafter.observe(committed)
+    return history[len(prompt):], counts
+
+
+@ex.wrong("The drafter is not told of the prompt, although much of what will be said stands there.", replaces="run")
+def no_prompt(model, drafter, prompt, n):
+    history = list(prompt)
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        draft = drafter.suggest(history, min(8, len(prompt) + n - len(history) - 1))
+        committed, rows = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed) - 1
+        drafter.observe(committed)
+        drafter.observe_top_k(rows)
+    return history[len(prompt):], counts
+
+
+@ex.wrong("Counts every committed token as accepted. The last one of a step is the model's own: a correction or a bonus.",
+          replaces="run")
+def counts_the_bonus(model, drafter, prompt, n):
+    history = list(prompt)
+    drafter.observe(list(prompt))
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        draft = drafter.suggest(history, min(8, len(prompt) + n - len(history) - 1))
+        committed, rows = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed)
+        drafter.observe(committed)
+        drafter.observe_top_k(rows)
+    return history[len(prompt):], counts
+
+
+@ex.wrong("Drafts are not shortened at the end, so that more than n tokens are settled. A step commits one token more than "
+          "it accepts: a draft may have one token less than are missing.", replaces="run")
+def overshoots(model, drafter, prompt, n):
+    history = list(prompt)
+    drafter.observe(list(prompt))
+    counts = {"steps": 0, "drafted": 0, "accepted": 0}
+    while len(history) < len(prompt) + n:
+        draft = drafter.suggest(history, 8)
+        committed, rows = verify(model, history, draft)
+        history += committed
+        counts["steps"] += 1
+        counts["drafted"] += len(draft)
+        counts["accepted"] += len(committed) - 1
+        drafter.observe(committed)
+        drafter.observe_top_k(rows)
+    return history[len(prompt):], counts
+
+
+def recycler_told(t, Recycler, k, *parts):
+    """A Recycler that has observed some texts."""
+    t.case(f"r = Recycler(k={k})")
+    recycler = Recycler(k)
+    for part in parts:
+        t.call(recycler.observe, part, shown=f"r.observe({part})")
+    return recycler
+
+
+@ex.check("what followed last stands in front, once; the others move down, at most k are kept")
+def moves_to_front(mine, t):
+    for text, want in (([1, 5], [5]), ([1, 5, 1, 6], [6, 5]), ([1, 5, 1, 6, 1, 5], [5, 6]),
+                       ([1, 5, 1, 6, 1, 7, 1, 8], [8, 7, 6]), ([1, 5, 1, 6, 1, 7, 1, 5], [5, 7, 6])):
+        recycler = recycler_told(t, mine.Recycler, 3, text)
+        t.equal(recycler.table.get(1), want, "r.table[1]")
+
+
+@ex.check("the first token of a call stands behind the last one of the call before")
+def across_calls(mine, t):
+    for parts in (([1], [5]), ([1, 2], [5], [6]), ([4], [1], [4], [2])):
+        recycler = recycler_told(t, mine.Recycler, 8, *parts)
+        text = sum(parts, [])
+        for token in sorted(set(text[:-1])):
+            followers = [b for a, b in zip(text, text[1:], strict=False) if a == token]
+            t.equal(recycler.table.get(token), list(dict.fromkeys(reversed(followers))), f"r.table[{token}]")
+
+
+@ex.check("a row replaces the candidates; what was settled then returns to the front")
+def rows_replace(mine, t):
+    for settled, row, want in (([1, 5], TopKRow(1, [5, 6]), [5, 6]), ([1, 5], TopKRow(1, [6, 7]), [5, 6, 7]),
+                               ([1, 5], TopKRow(1, [6, 7, 8, 9]), [5, 6, 7]), ([1, 5, 1, 4], TopKRow(1, [4, 9]), [4, 5, 9]),
+                               ([2, 3], TopKRow(1, [8, 9]), [8, 9])):
+        recycler = recycler_told(t, mine.Recycler, 3, [1, 3], settled)
+        t.call(recycler.observe_top_k, [row], shown=f"r.observe_top_k([{row}])")
+        t.equal(recycler.table.get(1), want, "r.table[1]")
+
+
+@ex.check("a draft follows first candidates, until there is none, or to limit and chain")
+def follows_the_chain(mine, t):
+    for text, context, limit, want in (([3, 7, 5], [3], 8, [7, 5]), ([3, 7, 5], [9, 3], 1, [7]), ([3, 7, 5], [5], 8, []),
+                                       ([3, 7, 3, 9, 4], [3], 8, [9, 4]), ([3, 7, 5], [3], 0, []),
+                                       ([1, 2, 1], [1], 20, [2, 1, 2, 1, 2, 1, 2, 1])):
+        recycler = recycler_told(t, mine.Recycler, 8, text)
+        t.equal(t.call(recycler.suggest, context, limit, shown=f"r.suggest({context}, {limit})"), want)
+
+
+class Listening:
+    """A drafter for checks: it proposes what it was given and remembers what it is told."""
+
+    def __init__(self, draft):
+        self.draft, self.told, self.rows = draft, [], []
+
+    def suggest(self, context, limit):
+        return self.draft[:max(limit, 0)]
+
+    def observe(self, committed):
+        self.told += committed
+
+    def observe_top_k(self, rows):
+        self.rows += rows
+
+
+RUNS = [(NearModel, [1, 2], 1, []), (NearModel, [1, 2], 3, [13, 9]), (FarModel, [3, 4], 4, [8, 9]),
+        (NearModel, [1, 2], 6, [13, 4, 23, 54, 50]), (FarModel, [3, 4, 5], 7, [10, 16, 27, 44, 9])]
+
+
+def expected_run(model, prompt, n, draft):
+    """Tokens, counts and rows of a run, worked out token by token."""
+    text = list(prompt)
+    while len(text) < len(prompt) + n:
+        text.append(model.top_k(text)[0])
+    new, at, counts, rows = text[len(prompt):], 0, {"steps": 0, "drafted": 0, "accepted": 0}, []
+    while at < n:
+        tried = draft[:min(8, n - at - 1)]
+        right = next((i for i, token in enumerate(tried) if token != new[at + i]), len(tried))
+        for i in range(right + 1):
+            seen = text[:len(prompt) + at + i]
+            rows.append(TopKRow(seen[-1], model.top_k(seen)))
+        counts = {"steps": counts["steps"] + 1, "drafted": counts["drafted"] + len(tried),
+                  "accepted": counts["accepted"] + right}
+        at += right + 1
+    return new, counts, rows
+
+
+def do_run(t, run, model, prompt, n, draft):
+    """A run with a drafter that always proposes the same."""
+    drafter = Listening(draft)
+    t.case(f"drafter: always proposes {draft}, as much of it as is allowed")
+    got = t.call(run, model(), drafter, prompt, n, shown=f"run({model.__name__}(), drafter, {prompt}, {n})")
+    t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (tokens, counts)")
+    return got, drafter
+
+
+@ex.check("run: n tokens, the model's own, whatever is drafted; steps, drafted and accepted are counted")
+def counted(mine, t):
+    for model, prompt, n, draft in RUNS:
+        (tokens, counts), _ = do_run(t, mine.run, model, prompt, n, draft)
+        want, want_counts, _ = expected_run(model(), prompt, n, draft)
+        t.equal(tokens, want, "the tokens")
+        t.equal(counts, want_counts, "the counts")
+
+
+@ex.check("run: the drafter is told the prompt, then what was settled, then the rows")
+def informed(mine, t):
+    for model, prompt, n, draft in RUNS:
+        _, drafter = do_run(t, mine.run, model, prompt, n, draft)
+        want, _, rows = expected_run(model(), prompt, n, draft)
+        t.equal(drafter.told, prompt + want, "what the drafter was told")
+        t.equal([tuple(row) for row in drafter.rows], [tuple(row) for row in rows], "the rows that it was told")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.cascade",
+    title="Who may draft",
+    points=15,
+    level="medium",
+    section="08.8",
+    hints=[
+        "`choose`: go through the sources in order and keep the best so far. Only a strictly longer match replaces it: "
+        "then the first one wins a tie by itself.",
+        "Leave out muted sources and matches that are too short before you compare, not after: otherwise they can hide "
+        "a source that may draft.",
+        "`record`: one True or False for each drafted token goes into the window, the accepted ones first. The window "
+        "forgets by itself what is older than 64. It is judged only when it holds 64.",
+        "To mute is to set `muted_for` and to clear the window; `count_down` takes the committed tokens off, down to 0.",
+    ],
+)
+
+WINDOW = given(64)
+
+
+@given
+class Source(NamedTuple):
+    """A source of drafts, as `choose` sees it."""
+
+    name: str
+    match_length: int
+    muted: bool = False
+
+
+@ex.solution
+def choose(sources, limit, min_match=2):
+    """Choose who drafts, and how much.
+
+    Of the sources that are not muted and match at least `min_match` tokens, the one with the
+    longest match drafts; at a tie the first of them.  A long match is trusted with a long
+    draft: 2 * (1 + match_length) tokens, but no more than `limit`.
+
+    Parameters
+    ----------
+    sources : list of Source
+        The conversation first, then the references.
+    limit : int
+    min_match : int
+
+    Returns
+    -------
+    (number, budget)
+        The source's number in the list and the tokens that it may draft; (None, 0) if no
+        source may.
+
+    Examples
+    --------
+    >>> talk, notes = Source("conversation", 2), Source("reference", 3)
+    >>> choose([talk, notes], limit=16)
+    (1, 8)
+    >>> choose([talk], limit=16)
+    (0, 6)
+    """
+    best = None
+    for number, source in enumerate(sources):
+        if source.muted or source.match_length < min_match:
+            continue
+        if best is None or source.match_length > sources[best].match_length:
+            best = number
+    if best is None:
+        return None, 0
+    return best, min(limit, 2 * (1 + sources[best].match_length))
+
+
+@ex.solution
+class SourceGate:
+    """Mutes a source of drafts that is rarely right.
+
+    It looks at the latest 64 drafted *tokens* (WINDOW), not drafts.
+
+    Parameters
+    ----------
+    least : float
+        The part of them that must have been accepted.
+    mute_for : int
+        Committed tokens for which a source below that is muted.
+
+    Attributes
+    ----------
+    window : deque of bool
+        One a drafted token: was it accepted?
+    muted_for : int
+        Committed tokens until the source may draft again; 0 when it may.
+
+    Examples
+    --------
+    >>> gate = SourceGate()
+    >>> for _ in range(8):
+    ...     gate.record(drafted=8, accepted=1)
+    >>> gate.muted_for
+    128
+    >>> gate.count_down(100)
+    >>> gate.muted_for
+    28
+    """
+
+    @given
+    def __init__(self, least=0.2, mute_for=128):
+        self.least, self.mute_for = least, mute_for
+        self.window = deque(maxlen=WINDOW)
+        self.muted_for = 0
+
+    def record(self, drafted, accepted):
+        """Enter what became of a draft.
+
+        The first `accepted` of its `drafted` tokens were accepted, the others were not.  When
+        the window is full (64 tokens) and less than `least` of it was accepted, the source is
+        muted for `mute_for` tokens, and the window is emptied: after the pause the source
+        starts with a clean sheet.
+        """
+        for i in range(drafted):
+            self.window.append(i < accepted)
+        if len(self.window) == WINDOW and sum(self.window) < self.least * WINDOW:
+            self.muted_for = self.mute_for
+            self.window.clear()
+
+    def count_down(self, committed):
+        """Let `committed` tokens pass; `muted_for` never falls below 0."""
+        self.muted_for = max(0, self.muted_for - committed)
+
+
+@ex.wrong("At a tie the last source wins. It should be the first: the conversation is nearer to what is being said than "
+          "any document.", replaces="choose")
+def last_wins(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.muted or source.match_length < min_match:
+            continue
+        if best is None or source.match_length >= sources[best].match_length:
+            best = number
+    return (None, 0) if best is None else (best, min(limit, 2 * (1 + sources[best].match_length)))
+
+
+@ex.wrong("The first source with a match drafts, although a later one matches longer. A long match says much more than a "
+          "short one.", replaces="choose")
+def first_wins(sources, limit, min_match=2):
+    for number, source in enumerate(sources):
+        if not source.muted and source.match_length >= min_match:
+            return number, min(limit, 2 * (1 + source.match_length))
+    return None, 0
+
+
+@ex.wrong("A muted source drafts.", replaces="choose")
+def muted_drafts(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.match_length >= min_match and (best is None or source.match_length > sources[best].match_length):
+            best = number
+    return (None, 0) if best is None else (best, min(limit, 2 * (1 + sources[best].match_length)))
+
+
+@ex.wrong("When the longest match belongs to a muted source, nobody drafts. Leave muted sources out before you compare: "
+          "another one may draft.", replaces="choose")
+def muted_blocks(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.match_length >= min_match and (best is None or source.match_length > sources[best].match_length):
+            best = number
+    if best is None or sources[best].muted:
+        return None, 0
+    return best, min(limit, 2 * (1 + sources[best].match_length))
+
+
+@ex.wrong("A match of one token is enough to draft. Common tokens match everywhere: min_match keeps them out.",
+          replaces="choose")
+def any_length(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.muted or source.match_length < 1:
+            continue
+        if best is None or source.match_length > sources[best].match_length:
+            best = number
+    return (None, 0) if best is None else (best, min(limit, 2 * (1 + sources[best].match_length)))
+
+
+@ex.wrong("The budget is the limit, however short the match is. Trust grows with the match: 2 * (1 + match_length).",
+          replaces="choose")
+def all_the_limit(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.muted or source.match_length < min_match:
+            continue
+        if best is None or source.match_length > sources[best].match_length:
+            best = number
+    return (None, 0) if best is None else (best, limit)
+
+
+@ex.wrong("The budget goes beyond the limit that the decoder gave.", replaces="choose")
+def beyond_the_limit(sources, limit, min_match=2):
+    best = None
+    for number, source in enumerate(sources):
+        if source.muted or source.match_length < min_match:
+            continue
+        if best is None or source.match_length > sources[best].match_length:
+            best = number
+    return (None, 0) if best is None else (best, 2 * (1 + sources[best].match_length))
+
+
+@ex.wrong("The window counts drafts, not tokens: a draft of 16 tokens of which one was right looks as good as one of 2.",
+          replaces="SourceGate")
+class CountsDrafts(SourceGate):
+    def record(self, drafted, accepted):
+        super().record(min(drafted, 1), min(accepted, 1))
+
+
+@ex.wrong("Judges before the window is full: after a single unlucky draft the source is muted.", replaces="SourceGate")
+class JudgesAtOnce(SourceGate):
+    def record(self, drafted, accepted):
+        for i in range(drafted):
+            self.window.append(i < accepted)
+        if sum(self.window) < self.least * len(self.window):
+            self.muted_for = self.mute_for
+            self.window.clear()
+
+
+@ex.wrong("The window is not emptied when the source is muted. After the pause a single wrong token mutes it again: the old "
+          "failures are held against it twice.", replaces="SourceGate")
+class HoldsAGrudge(SourceGate):
+    def record(self, drafted, accepted):
+        for i in range(drafted):
+            self.window.append(i < accepted)
+        if len(self.window) == WINDOW and sum(self.window) < self.least * WINDOW:
+            self.muted_for = self.mute_for
+
+
+@ex.wrong("The accepted tokens are entered last. A draft is accepted from its beginning: the wrong ones are the younger "
+          "ones, and leave the window later.", replaces="SourceGate")
+class WrongEnd(SourceGate):
+    def record(self, drafted, accepted):
+        for i in range(drafted):
+            self.window.append(i >= drafted - accepted)
+        if len(self.window) == WINDOW and sum(self.window) < self.least * WINDOW:
+            self.muted_for = self.mute_for
+            self.window.clear()
+
+
+@ex.wrong("Counts below 0.", replaces="SourceGate")
+class BelowZero(SourceGate):
+    def count_down(self, committed):
+        self.muted_for -= committed
+
+
+@ex.wrong("Every call of count_down takes off one. It is committed tokens that pass, and a verify commits several.",
+          replaces="SourceGate")
+class CountsSteps(SourceGate):
+    def count_down(self, committed):
+        self.muted_for = max(0, self.muted_for - 1)
+
+
+def chosen(t, choose, sources, limit, want, **options):
+    """One choice, told as code."""
+    t.case()
+    shown = ", ".join(f"Source({s.name!r}, {s.match_length}{', muted=True' if s.muted else ''})" for s in sources)
+    more = f", min_match={options['min_match']}" if options else ""
+    args = [sources, limit, *options.values()]
+    t.equal(t.call(choose, *args, shown=f"choose([{shown}], {limit}{more})"), want)
+
+
+@ex.check("the longest match drafts, at a tie the first source")
+def the_longest(mine, t):
+    talk, notes, book = Source("talk", 3), Source("notes", 5), Source("book", 5)
+    chosen(t, mine.choose, [talk], 99, (0, 8))
+    chosen(t, mine.choose, [talk, notes], 99, (1, 12))
+    chosen(t, mine.choose, [notes, talk], 99, (0, 12))
+    chosen(t, mine.choose, [talk, notes, book], 99, (1, 12))
+
+
+@ex.check("muted sources and short matches are left out; if nothing is left, (None, 0)")
+def left_out(mine, t):
+    talk, short, muted = Source("talk", 3), Source("short", 1), Source("muted", 9, True)
+    chosen(t, mine.choose, [], 99, (None, 0))
+    chosen(t, mine.choose, [short], 99, (None, 0))
+    chosen(t, mine.choose, [muted], 99, (None, 0))
+    chosen(t, mine.choose, [muted, talk], 99, (1, 8))
+    chosen(t, mine.choose, [talk, muted, short], 99, (0, 8))
+    chosen(t, mine.choose, [talk], 99, (None, 0), min_match=4)
+    chosen(t, mine.choose, [short], 99, (0, 4), min_match=1)
+
+
+@ex.check("the budget is 2 * (1 + match_length), and at most the limit")
+def budgets(mine, t):
+    for match in (2, 3, 10):
+        for limit in (99, 6, 1):
+            chosen(t, mine.choose, [Source("talk", match)], limit, (0, min(limit, 2 + 2 * match)))
+
+
+def gate_after(t, SourceGate, *drafts):
+    """A gate that has recorded some drafts."""
+    t.case("gate = SourceGate()")
+    gate = SourceGate()
+    for times, drafted, accepted in drafts:
+        line = f"gate.record({drafted}, {accepted})" + (f"      # {times} times" if times > 1 else "")
+        t.story.append(line)
+        for _ in range(times):
+            t.call(gate.record, drafted, accepted, shown=None)
+    return gate
+
+
+@ex.check("a full window of 64 tokens with less than a fifth accepted mutes, nothing else does")
+def mutes(mine, t):
+    for drafts, muted in ((((1, 8, 0),), 0), (((7, 8, 0), (1, 7, 0)), 0), (((8, 8, 0),), 128), (((8, 8, 1),), 128),
+                          (((8, 8, 2),), 0), (((32, 2, 0),), 128), (((16, 4, 1),), 0), (((3, 8, 4), (5, 8, 0)), 128),
+                          (((4, 8, 4), (4, 8, 0)), 0), (((4, 16, 3),), 128)):
+        gate = gate_after(t, mine.SourceGate, *drafts)
+        t.equal(gate.muted_for, muted, "gate.muted_for")
+
+
+@ex.check("the window holds the latest 64 tokens, of a draft the accepted ones first")
+def latest_tokens(mine, t):
+    for drafts in (((1, 4, 1),), ((3, 5, 2),), ((9, 8, 3),), ((7, 8, 2), (2, 12, 6)), ((1, 70, 40),)):
+        gate = gate_after(t, mine.SourceGate, *drafts)
+        entered = [i < accepted for times, drafted, accepted in drafts for _ in range(times) for i in range(drafted)]
+        t.equal(list(gate.window), entered[-WINDOW:], "list(gate.window)")
+
+
+@ex.check("a muted source starts with an empty window, and may draft again after mute_for committed tokens")
+def comes_back(mine, t):
+    for steps in ((128,), (100, 27, 1), (1, 126), (120, 20), (5, 5, 5)):
+        gate = gate_after(t, mine.SourceGate, (8, 8, 0))
+        t.equal(list(gate.window), [], "list(gate.window)")
+        for n in steps:
+            t.call(gate.count_down, n, shown=f"gate.count_down({n})")
+        t.equal(gate.muted_for, max(0, 128 - sum(steps)), "gate.muted_for")
