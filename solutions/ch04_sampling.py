@@ -1,0 +1,1245 @@
+"""Chapter 04 - Sampling.
+
+A model gives a row of logits: one number for each token of its vocabulary.  Somebody
+has to choose one token.  You write that choice here, piece by piece: softmax with a
+temperature, two cuts, one random draw, penalties, and a processor that forbids tokens.
+At the end of the chapter your pieces choose the tokens of a real model.
+
+Write your code below each docstring, in place of the line that says
+`your code here`.  Check it with `python3 -m course check ch04`, or in the notebook
+with a cell that begins with `%%exercise ch04.softmax_temperature`.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from course.exercises import Exercise, given
+
+
+@given
+class CounterRng:
+    """A random generator that is a seed and a counter, and nothing else.
+
+    Draw number `position` of a seed is worked out from these two alone, so a place in
+    the stream of draws can be read, saved and set again.  (splitmix64, as the engine's)
+    """
+
+    def __init__(self, seed, position=0):
+        self.seed = seed
+        self.position = position
+
+    def uniform(self):
+        """One draw: a float in [0, 1)."""
+        self.position += 1
+        z = (self.seed + self.position * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return ((z ^ (z >> 31)) >> 11) / 2**53
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.softmax_temperature",
+    title="Softmax with a temperature",
+    points=5,
+    level="easy",
+    section="04.2",
+    hints=[
+        "np.exp(800) is inf in float64, and inf / inf is NaN. What happens to a softmax when the same number is taken "
+        "off every logit?",
+        "Take the maximum off first: then the largest exponent is exp(0), and the others are smaller.",
+        "Turn the row into float64, subtract its maximum, divide by the temperature, exp, divide by the sum. "
+        "exp(-inf) is 0, so a forbidden token needs no extra line.",
+    ],
+)
+
+
+@ex.solution
+def softmax(logits, temperature):
+    """Turn logits into probabilities.
+
+        p[i] = exp(logits[i] / T) / (sum over j of exp(logits[j] / T))
+
+    Parameters
+    ----------
+    logits : float array [n]
+        Of any size: 10000 and -10000 are fine.  -inf forbids a token; at least one
+        logit is finite.
+    temperature : float
+        T, above 0.
+
+    Returns
+    -------
+    float64 array [n]
+        They sum to 1; a forbidden token has exactly 0.  Worked out in float64, also
+        where the logits are float32.
+
+    Examples
+    --------
+    >>> softmax(np.array([2.0, 2.0, -np.inf, 2.0, 2.0]), 0.7).tolist()
+    [0.25, 0.25, 0.0, 0.25, 0.25]
+    """
+    x = np.asarray(logits, np.float64)
+    powers = np.exp((x - x.max()) / temperature)
+    return powers / powers.sum()
+
+
+@ex.wrong("exp of a large logit overflows: exp(800) is inf, and inf / inf is NaN. Take the maximum off first.")
+def overflows(logits, temperature):
+    with np.errstate(all="ignore"):
+        powers = np.exp(np.asarray(logits, np.float64) / temperature)
+        return powers / powers.sum()
+
+
+@ex.wrong("The temperature comes too late. A factor common to all probabilities goes away when they are made to sum to "
+          "1, so it changes nothing. Divide the logits, before exp.")
+def temperature_after(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    powers = np.exp(x - x.max())
+    cooled = powers / powers.sum() / temperature
+    return cooled / cooled.sum()
+
+
+@ex.wrong("Multiplies by the temperature. Then a high temperature makes the best token surer; it should make it less "
+          "sure.")
+def multiplies(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    powers = np.exp((x - x.max()) * temperature)
+    return powers / powers.sum()
+
+
+@ex.wrong("The maximum of the undivided logits is taken off the divided ones. The difference is only small where the "
+          "temperature is near 1; elsewhere exp overflows again, or all of it becomes 0.")
+def other_maximum(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    with np.errstate(all="ignore"):
+        powers = np.exp(x / temperature - x.max())
+        return powers / powers.sum()
+
+
+@ex.wrong("The powers are not divided by their sum: they are no probabilities yet.")
+def not_normalised(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    return np.exp((x - x.max()) / temperature)
+
+
+@ex.wrong("The mean is taken off, not the maximum. One forbidden token makes the mean -inf, and a logit far above the "
+          "mean still overflows.")
+def takes_the_mean(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    with np.errstate(all="ignore"):
+        powers = np.exp((x - x.mean()) / temperature)
+        return powers / powers.sum()
+
+
+@ex.wrong("A little is added so that nothing is 0. Then a forbidden token can be drawn after all: with a large "
+          "vocabulary and a long text it will be.")
+def never_zero(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    powers = np.exp((x - x.max()) / temperature) + 1e-12
+    return powers / powers.sum()
+
+
+@ex.wrong("Works in float32. Its seven digits are not enough for the sum of a whole vocabulary: turn the row into "
+          "float64 first.")
+def in_single_precision(logits, temperature):
+    x = np.asarray(logits, np.float32)
+    powers = np.exp((x - x.max()) / np.float32(temperature))
+    return powers / powers.sum()
+
+
+def softmax_by_hand(row, temperature):
+    """Number by number, with exact sums."""
+    best = float(max(row))
+    powers = [math.exp((float(v) - best) / temperature) for v in row]
+    total = math.fsum(powers)
+    return np.array([p / total for p in powers])
+
+
+@ex.check("at temperature 1: exp of each logit, divided by the sum of all")
+def plain_softmax(softmax, t):
+    for row in ([0.0, 0.0], [1.0, 0.0], [0.5, 2.0, -1.0], [-3.0, -1.0, -2.0, -9.0]):
+        t.case()
+        t.close(t.call(softmax, np.array(row), 1.0), softmax_by_hand(row, 1.0), rtol=1e-9)
+
+
+@ex.check("the temperature divides the logits: below 1 the best token gets surer, above 1 less sure")
+def temperatures(softmax, t):
+    for temperature in (2.0, 0.5, 0.25, 10.0):
+        for row in ([1.0, 0.0], [3.0, 1.0, -2.0]):
+            t.case()
+            t.close(t.call(softmax, np.array(row), temperature), softmax_by_hand(row, temperature), rtol=1e-9)
+
+
+@ex.check("large logits give no NaN, at every temperature")
+def large_logits(softmax, t):
+    for row in ([1000.0, 999.0], [-1000.0, -1001.0], [800.0, 0.0, 799.0], [10000.0, -10000.0]):
+        for temperature in (1.0, 0.5, 4.0):
+            t.case()
+            t.close(t.call(softmax, np.array(row), temperature), softmax_by_hand(row, temperature), rtol=1e-9)
+
+
+@ex.check("a forbidden token (-inf) has exactly 0, and the others are as without it")
+def forbidden(softmax, t):
+    for row in ([0.0, -np.inf], [-np.inf, 1.0, 2.0], [40.0, -np.inf, -np.inf, 38.0]):
+        for temperature in (1.0, 0.5):
+            t.case()
+            got = t.call(softmax, np.array(row), temperature)
+            t.close(got, softmax_by_hand(row, temperature), rtol=1e-9)
+
+
+@ex.check("float32 logits of a whole vocabulary: worked out in float64")
+def whole_vocabulary(softmax, t):
+    for n in (3, 5000):
+        row = (4 * t.rng.standard_normal(n)).astype(np.float32)
+        t.case(f"logits = random float32, [{n}]")
+        got = t.call(softmax, row, 0.8, shown="softmax(logits, 0.8)")
+        t.close(got, softmax_by_hand(row, 0.8), rtol=1e-9)
+        t.holds(getattr(got, "dtype", None) == np.float64, f"the result is of {getattr(got, 'dtype', type(got))}, "
+                                                           "expected float64")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.top_p",
+    title="top-p: the nucleus",
+    points=10,
+    level="medium",
+    section="04.3",
+    hints=[
+        "Sort first: the best token comes first, and np.argsort sorts upwards. What do you hand it, so that equal "
+        "values stay in the order of their ids?",
+        "A running sum over the sorted probabilities (np.cumsum) says how much the first k tokens hold together. Keep "
+        "up to and including the first place where it is p or more.",
+        "order = np.argsort(-probabilities, kind=\"stable\"); np.searchsorted(running, p) is the index of the first "
+        "running sum that is p or more. An index is one less than a count.",
+        "A running sum in floats can reach 1 before the last small probabilities are added. So p = 1, which means "
+        "off, has a line of its own: return the whole order.",
+    ],
+)
+
+
+@ex.solution
+def top_p(probabilities, p):
+    """Keep the most probable tokens that hold the mass p together: the nucleus.
+
+    The tokens are taken from the best one down, until their probabilities sum to p or
+    more.  The token that reaches p belongs to them, so at least one is kept.
+
+    Parameters
+    ----------
+    probabilities : float64 array [n]
+        They sum to 1.
+    p : float
+        In [0, 1].  1 keeps every token; 0 keeps the best one.
+
+    Returns
+    -------
+    int array [kept]
+        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+
+    Examples
+    --------
+    >>> top_p(np.array([0.125, 0.5, 0.125, 0.25]), 0.7).tolist()
+    [1, 3]
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    running = np.cumsum(probabilities[order])
+    return order[: np.searchsorted(running, p) + 1]
+
+
+@ex.wrong("Sorted the wrong way: np.argsort sorts upwards, so the least probable tokens are kept.")
+def upwards(probabilities, p):
+    order = np.argsort(probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+
+
+@ex.wrong("The token that crosses p is left out. The kept ones hold less than p then, and where the best token alone has "
+          "more than p, nothing is left to draw from.")
+def leaves_out_the_crossing(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    return order[np.cumsum(probabilities[order]) <= p]
+
+
+@ex.wrong("One token too many where the sum is p exactly: p or more is enough.")
+def one_too_many(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p, side="right") + 1]
+
+
+@ex.wrong("Ties go the wrong way round. [::-1] turns the order of equal values round as well: sort the negative "
+          "probabilities instead, with a stable sort.")
+def turned_ties(probabilities, p):
+    order = np.argsort(probabilities, kind="stable")[::-1]
+    if p >= 1.0:
+        return order
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+
+
+@ex.wrong("Compares each probability with p by itself. top-p is about their running sum.")
+def a_threshold(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    return order[: max(1, np.count_nonzero(probabilities >= p))]
+
+
+@ex.wrong("The right tokens, but in the order of their ids. The draw lays them out from the best one on.")
+def by_id(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order
+    return np.sort(order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1])
+
+
+@ex.wrong("Nothing is sorted: it keeps the first tokens of the vocabulary, not the best ones.")
+def unsorted(probabilities, p):
+    order = np.arange(len(probabilities))
+    if p >= 1.0:
+        return np.argsort(-probabilities, kind="stable")
+    return order[: np.searchsorted(np.cumsum(probabilities), p) + 1]
+
+
+@ex.wrong("p = 1 loses the tail: the running sum of floats reaches 1 before the last small probabilities are added. "
+          "1 means off, so every token stays.")
+def cuts_at_one(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+
+
+def ids_of(t, function, probabilities, p, shown=""):
+    """Call the learner's cut; returns a list of plain ids."""
+    got = t.call(function, np.array(probabilities), p, shown=shown)
+    t.holds(got is not None, "the result is None, expected an array of ids: is a `return` missing?"
+            + t.printed_instead())
+    t.holds(np.ndim(got) == 1, f"the result has shape {np.shape(got)}, expected a flat array of ids")
+    kind = np.asarray(got).dtype.kind
+    t.holds(kind in "iu" or not len(got), f"the result holds {np.asarray(got).dtype}, expected ids, which are whole numbers")
+    return [int(i) for i in got]
+
+
+@ex.check("the best tokens, from the best one down, until their sum is p or more")
+def nucleus(top_p, t):
+    for row, p, want in (
+        ([0.75, 0.25], 0.75, [0]),
+        ([0.25, 0.75], 0.8, [1, 0]),
+        ([0.125, 0.25, 0.625], 0.625, [2]),
+        ([0.125, 0.625, 0.25], 0.7, [1, 2]),
+        ([0.0625, 0.1875, 0.5, 0.25], 0.75, [2, 3]),
+        ([0.0625, 0.1875, 0.5, 0.25], 0.9, [2, 3, 1]),
+    ):
+        t.case()
+        t.equal(ids_of(t, top_p, row, p), want, "the kept ids")
+
+
+@ex.check("the token that reaches p is kept, so one token always is")
+def at_least_one(top_p, t):
+    for row, p, want in (
+        ([0.5, 0.375, 0.125], 0.0, [0]),
+        ([0.25, 0.75], 0.5, [1]),
+        ([0.125, 0.875], 0.001, [1]),
+        ([0.25, 0.5, 0.125, 0.125], 0.6, [1, 0]),
+    ):
+        t.case()
+        t.equal(ids_of(t, top_p, row, p), want, "the kept ids")
+
+
+@ex.check("equal probabilities: the lower id comes first")
+def ties(top_p, t):
+    tied = [0.3995, 0.3995, 0.147, 0.054]
+    for row, p, want in (
+        ([0.5, 0.5], 0.5, [0]),
+        ([0.25, 0.25, 0.25, 0.25], 0.7, [0, 1, 2]),
+        (tied, 0.3, [0]),
+        (tied, 0.5, [0, 1]),
+        (tied, 0.8, [0, 1, 2]),
+        ([0.125, 0.375, 0.125, 0.375], 0.8, [1, 3, 0]),
+    ):
+        t.case()
+        t.equal(ids_of(t, top_p, row, p), want, "the kept ids")
+
+
+@ex.check("p = 1 keeps every token, also those that are all but impossible")
+def off(top_p, t):
+    for row, want in (([0.25, 0.75], [1, 0]), ([1.0, 1e-20], [0, 1]), ([1e-18, 0.5, 0.5, 1e-19], [1, 2, 0, 3])):
+        t.case()
+        t.equal(ids_of(t, top_p, row, 1.0), want, "the kept ids")
+
+
+@ex.check("a row of 2000 tokens: no smaller set would reach p")
+def many(top_p, t):
+    for p in (0.5, 0.95):
+        row = t.rng.dirichlet(np.full(2000, 0.05))
+        t.case("probabilities = 2000 random ones that sum to 1")
+        kept = ids_of(t, top_p, row, p, shown=f"top_p(probabilities, {p})")
+        best = sorted(range(2000), key=lambda i: (-row[i], i))
+        mass, need = 0.0, 0
+        while mass < p:
+            mass, need = mass + row[best[need]], need + 1
+        t.equal(len(kept), need, "the number of kept tokens")
+        t.equal(kept, best[:need], "the kept ids")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.min_p",
+    title="min-p: measured by the best",
+    points=5,
+    level="easy",
+    section="04.3",
+    hints=[
+        "The threshold is not min_p itself. It moves with the row: min_p times what?",
+        "probabilities >= min_p * probabilities.max(); what is exactly at the threshold stays.",
+        "Count how many pass, and take so many from the front of the same order as in top-p.",
+    ],
+)
+
+
+@ex.solution
+def min_p(probabilities, least):
+    """Keep the tokens that are at least `least` times as probable as the best one.
+
+    Parameters
+    ----------
+    probabilities : float64 array [n]
+        They sum to 1.
+    least : float
+        In [0, 1].  0 keeps every token; 1 keeps the best, and those equal to it.
+
+    Returns
+    -------
+    int array [kept]
+        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+
+    Examples
+    --------
+    >>> min_p(np.array([0.125, 0.5, 0.0625, 0.3125]), 0.25).tolist()
+    [1, 3, 0]
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: np.count_nonzero(probabilities >= least * probabilities.max())]
+
+
+@ex.wrong("The threshold is min_p itself. It should be relative to the best token: where the model is unsure, all "
+          "probabilities are small, and an absolute threshold leaves nothing.")
+def absolute(probabilities, least):
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: np.count_nonzero(probabilities >= least)]
+
+
+@ex.wrong("What is exactly at the threshold is dropped. At least means >=, and with 1 the best token itself would go.")
+def strict(probabilities, least):
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: np.count_nonzero(probabilities > least * probabilities.max())]
+
+
+@ex.wrong("The right tokens, but in the order of their ids: the best comes first.")
+def ascending_ids(probabilities, least):
+    return np.flatnonzero(probabilities >= least * probabilities.max())
+
+
+@ex.wrong("Equal probabilities come with the higher id first: [::-1] turns ties round as well.")
+def ties_turned(probabilities, least):
+    order = np.argsort(probabilities, kind="stable")[::-1]
+    return order[: np.count_nonzero(probabilities >= least * probabilities.max())]
+
+
+@ex.wrong("Measured by the mean, not by the best token. Nearly all tokens of a vocabulary are above a share of the mean "
+          "or none, depending on how long the tail is.")
+def by_the_mean(probabilities, least):
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: np.count_nonzero(probabilities >= least * probabilities.mean())]
+
+
+@ex.check("at least `least` times the best probability, the best first")
+def relative(min_p, t):
+    for row, least, want in (
+        ([0.75, 0.25], 0.3, [0, 1]),
+        ([0.25, 0.75], 0.4, [1]),
+        ([0.0625, 0.3125, 0.5, 0.125], 0.2, [2, 1, 3]),
+        ([0.0625, 0.3125, 0.5, 0.125], 0.5, [2, 1]),
+        ([0.0625, 0.3125, 0.5, 0.125], 0.1, [2, 1, 3, 0]),
+    ):
+        t.case()
+        t.equal(ids_of(t, min_p, row, least), want, "the kept ids")
+
+
+@ex.check("an unsure row: all probabilities are below `least`, and the near-best are kept")
+def unsure(min_p, t):
+    for n, least in ((8, 0.25), (16, 0.5)):
+        row = np.full(n, 1 / n)
+        row[n // 2] += 0.5 / n
+        row[1] -= 0.5 / n
+        t.case()
+        want = [n // 2, *(i for i in range(n) if i not in (1, n // 2)), *([1] if least <= 1 / 3 else [])]
+        t.equal(ids_of(t, min_p, row, least), want, "the kept ids")
+
+
+@ex.check("what is exactly at the threshold is kept: 1 keeps the best and its equals, 0 keeps all")
+def edges(min_p, t):
+    tied = [0.375, 0.375, 0.1875, 0.0625]
+    for row, least, want in (
+        ([0.25, 0.75], 1.0, [1]), (tied, 1.0, [0, 1]), (tied, 0.5, [0, 1, 2]), (tied, 0.0, [0, 1, 2, 3]),
+        ([0.125, 0.5, 0.125, 0.25], 0.25, [1, 3, 0, 2]), ([0.0, 1.0, 0.0], 0.0, [1, 0, 2]),
+    ):
+        t.case()
+        t.equal(ids_of(t, min_p, row, least), want, "the kept ids")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.draw",
+    title="One draw a token",
+    points=10,
+    level="medium",
+    section="04.4",
+    hints=[
+        "Lay the tokens one behind another on a line, each as long as its weight. A draw is a point on that line. "
+        "How long is the line?",
+        "rng.uniform() is in [0, 1). Times the sum of the weights, it is a point on the line. One point is always "
+        "enough, so there is one draw.",
+        "running = np.cumsum(weights): token i owns the stretch from running[i-1] up to, but not including, "
+        "running[i].",
+        "The index is np.searchsorted(running, mark, side=\"right\"); the answer is the id at that index. Greedy is "
+        "answered before the generator is asked.",
+    ],
+)
+
+
+@ex.solution
+def draw(ids, weights, rng, greedy=False):
+    """Choose one of the tokens that the cuts have left.
+
+    The weights lie one behind another on a line, in the order given.  One draw u in
+    [0, 1) marks the point u * sum(weights), and the token that owns the point is
+    chosen.  Token i owns the stretch from where token i - 1 ends up to, but not
+    including, its own end.
+
+    Parameters
+    ----------
+    ids : int array [n]
+        The candidates, the best first.
+    weights : float64 array [n]
+        Their probabilities.  After a cut they sum to less than 1.
+    rng : CounterRng
+        `rng.uniform()` is one draw, and moves `rng.position` on by one.
+    greedy : bool
+        True: the best token is chosen, and no draw is made.
+
+    Returns
+    -------
+    int
+        The id of the chosen token, after exactly one draw, or none if greedy.
+
+    Examples
+    --------
+    >>> rng = CounterRng(seed=3)
+    >>> [draw(np.array([40, 2]), np.array([0.5, 0.25]), rng) for _ in range(4)]
+    [40, 2, 40, 40]
+    >>> rng.position
+    4
+    """
+    if greedy:
+        return int(ids[0])
+    running = np.cumsum(weights)
+    mark = rng.uniform() * running[-1]
+    return int(ids[np.searchsorted(running, mark, side="right")])
+
+
+@ex.wrong("Draws again until the point falls on a kept token. Then a token takes one draw or two or more, depending on "
+          "luck, and nobody can say where the generator stands after n tokens. Stretch the draw instead.")
+def draws_again(ids, weights, rng, greedy=False):
+    if greedy:
+        return int(ids[0])
+    running = np.cumsum(weights)
+    while True:
+        u = rng.uniform()
+        if u < running[-1]:
+            return int(ids[np.searchsorted(running, u, side="right")])
+
+
+@ex.wrong("The weights are taken as if they summed to 1. After a cut they do not: whatever is missing goes to the last, "
+          "least probable token.")
+def surplus_to_the_last(ids, weights, rng, greedy=False):
+    if greedy:
+        return int(ids[0])
+    at = np.searchsorted(np.cumsum(weights), rng.uniform(), side="right")
+    return int(ids[min(at, len(ids) - 1)])
+
+
+@ex.wrong("A draw is made although greedy has nothing to draw. The next sampled token then gets another number than in "
+          "a run without it.")
+def draws_in_greedy(ids, weights, rng, greedy=False):
+    u = rng.uniform()
+    if greedy:
+        return int(ids[0])
+    running = np.cumsum(weights)
+    return int(ids[np.searchsorted(running, u * running[-1], side="right")])
+
+
+@ex.wrong("One draw for each candidate. It gives the right distribution, but the number of draws depends on the "
+          "number of candidates: one a token is the rule.")
+def one_a_candidate(ids, weights, rng, greedy=False):
+    if greedy:
+        return int(ids[0])
+    left = float(np.sum(weights))
+    for token, weight in zip(ids[:-1], weights[:-1]):
+        if rng.uniform() * left < weight:
+            return int(token)
+        left -= weight
+    rng.uniform()
+    return int(ids[-1])
+
+
+@ex.wrong("Takes its number from a generator of its own. The seed of `rng` means nothing then, and its position does "
+          "not move: the run cannot be repeated.")
+def own_generator(ids, weights, rng, greedy=False):
+    if greedy:
+        return int(ids[0])
+    running = np.cumsum(weights)
+    mark = np.random.default_rng(0).random() * running[-1]
+    return int(ids[np.searchsorted(running, mark, side="right")])
+
+
+@ex.wrong("Returns the place in the list of candidates. The candidates are sorted, so that is no token id.")
+def place_for_id(ids, weights, rng, greedy=False):
+    if greedy:
+        return 0
+    running = np.cumsum(weights)
+    return int(np.searchsorted(running, rng.uniform() * running[-1], side="right"))
+
+
+@ex.wrong("A point exactly on a border goes to the token that ends there. The next one begins there: side=\"right\", or "
+          "the first running sum above the mark.")
+def border_to_the_left(ids, weights, rng, greedy=False):
+    if greedy:
+        return int(ids[0])
+    running = np.cumsum(weights)
+    return int(ids[np.searchsorted(running, rng.uniform() * running[-1])])
+
+
+@ex.wrong("Greedy is ignored: the token is drawn all the same.")
+def never_greedy(ids, weights, rng, greedy=False):
+    running = np.cumsum(weights)
+    return int(ids[np.searchsorted(running, rng.uniform() * running[-1], side="right")])
+
+
+class Scripted:
+    """A generator whose draws are written down; it counts them."""
+
+    def __init__(self, *draws):
+        self.draws = draws
+        self.position = 0
+
+    def uniform(self):
+        """The next number of the script, round and round."""
+        self.position += 1
+        return self.draws[(self.position - 1) % len(self.draws)]
+
+
+def drawn(t, draw, ids, weights, *script, greedy=False):
+    """One call with written-down draws; returns what came out and how many draws were made."""
+    rng = Scripted(*script)
+    t.case("rng.uniform() gives " + ", then ".join(map(str, script)))
+    more = ", greedy=True" if greedy else ""
+    shown = f"draw(np.array({ids}), np.array({weights}), rng{more})"
+    got = t.call(draw, np.array(ids), np.array(weights), rng, *([True] if greedy else []), shown=shown)
+    return got, rng.position
+
+
+@ex.check("a draw is a point on the line of weights, and the token that owns the point is chosen")
+def points(draw, t):
+    for ids, weights, u, want in (
+        ([9], [1.0], 0.25, 9),
+        ([7, 4], [0.5, 0.5], 0.25, 7),
+        ([7, 4], [0.5, 0.5], 0.75, 4),
+        ([5, 0, 8], [0.5, 0.375, 0.125], 0.75, 0),
+        ([5, 0, 8], [0.5, 0.375, 0.125], 0.9, 8),
+        ([5, 0, 8], [0.5, 0.375, 0.125], 0.0, 5),
+    ):
+        got, _ = drawn(t, draw, ids, weights, u, 0.99, 0.01)
+        t.equal(got, want, "the token")
+
+
+@ex.check("a point on a border belongs to the token that begins there")
+def borders(draw, t):
+    for ids, weights, u, want in (
+        ([7, 4], [0.5, 0.5], 0.5, 4), ([5, 0, 8], [0.5, 0.25, 0.25], 0.75, 8), ([5, 0, 8], [0.5, 0.25, 0.25], 0.5, 0),
+    ):
+        got, _ = drawn(t, draw, ids, weights, u, 0.01)
+        t.equal(got, want, "the token")
+
+
+@ex.check("weights that sum to less than 1: the draw is stretched over what is left")
+def stretched(draw, t):
+    for ids, weights, u, want in (
+        ([3, 6], [0.5, 0.125], 0.75, 3),
+        ([3, 6], [0.25, 0.25], 0.4, 3),
+        ([3, 6, 1], [0.25, 0.125, 0.125], 0.6, 6),
+        ([3], [0.125], 0.99, 3),
+    ):
+        got, _ = drawn(t, draw, ids, weights, u, 0.01)
+        t.equal(got, want, "the token")
+
+
+@ex.check("exactly one draw for a token, whatever it is")
+def one_draw(draw, t):
+    for ids, weights in (([3], [0.5]), ([3, 6], [0.5, 0.125]), ([3, 6, 1, 2], [0.25, 0.125, 0.0625, 0.0625])):
+        for u in (0.05, 0.55, 0.95):
+            _, made = drawn(t, draw, ids, weights, u, 0.3, 0.1)
+            t.equal(made, 1, "the number of draws")
+
+
+@ex.check("greedy: the best token and no draw")
+def no_draw(draw, t):
+    for ids, weights in (([7, 4], [0.5, 0.25]), ([4], [1.0]), ([5, 0, 8], [0.4, 0.3, 0.2])):
+        got, made = drawn(t, draw, ids, weights, 0.9, greedy=True)
+        t.equal(got, ids[0], "the token")
+        t.equal(made, 0, "the number of draws")
+
+
+@ex.check("the same seed gives the same tokens, and a saved position goes on where it stood")
+def saved_position(draw, t):
+    ids, weights = np.array([11, 5, 17, 2]), np.array([0.3, 0.25, 0.2, 0.15])
+    for seed, stop in ((1, 0), (2, 5), (3, 11)):
+        same, whole = CounterRng(seed), []
+        for _ in range(12):
+            mark = same.uniform() * 0.9
+            whole.append(int(ids[next(i for i in range(4) if math.fsum(weights[: i + 1]) > mark)]))
+        rng = CounterRng(seed)
+        t.case(f"rng = CounterRng(seed={seed}), 12 tokens")
+        got = [t.call(draw, ids, weights, rng, shown=None) for _ in range(12)]
+        t.equal(got, whole, "the tokens")
+        t.case(f"rng = CounterRng(seed={seed}, position={stop})      # as it stood after {stop} tokens")
+        rng = CounterRng(seed, stop)
+        got = [t.call(draw, ids, weights, rng, shown=None) for _ in range(12 - stop)]
+        t.equal(got, whole[stop:], "the tokens")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.penalties",
+    title="Penalties over a window",
+    points=10,
+    level="medium",
+    section="04.5",
+    hints=[
+        "Three steps: copy the logits, find the window, go through its distinct tokens with their counts.",
+        "history[-n:] is the last n tokens, but history[-0:] is all of them. len(history) - n, never below 0, is a "
+        "start that works for both.",
+        "Counter(window).items() gives each token once, with its count. What must happen to a negative logit so that "
+        "the token gets less likely: a division by 2, or a multiplication by 2?",
+        "Per token: divide by `repeat` if the logit is above 0, multiply otherwise; then subtract "
+        "count * frequency + presence.",
+    ],
+)
+
+
+@ex.solution
+def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    """Make tokens less likely that came up lately.
+
+    The window is the last `last_n` tokens of the history.  Each distinct token in it is
+    treated once, in this order:
+
+    1. repeat: a logit above 0 is divided by `repeat`, any other is multiplied by it;
+    2. frequency: `frequency` is subtracted as often as the token stands in the window;
+    3. presence: `presence` is subtracted once.
+
+    Parameters
+    ----------
+    logits : float array [n]
+        Is not changed.
+    history : list of int
+        The tokens so far, the oldest first; may be empty.
+    last_n : int
+        Length of the window; 0 turns all penalties off.  A history that is shorter is
+        the whole window.
+    repeat, frequency, presence : float
+        1.0, 0.0 and 0.0 do nothing.
+
+    Returns
+    -------
+    float64 array [n]
+        A new one.
+
+    Examples
+    --------
+    >>> logits, history = np.array([5.0, 4.0, 0.0, 0.0]), [0, 0, 0, 1]
+    >>> penalise(logits, history, 64, frequency=0.5, presence=0.3).tolist()
+    [3.2, 3.2, 0.0, 0.0]
+    """
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("The repeat penalty is applied again for each time the token came up. It counts each token of the window "
+          "once; how often it came up is the business of the frequency penalty.")
+def repeats_each_time(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        factor = repeat**count
+        out[token] = out[token] / factor if out[token] > 0 else out[token] * factor
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("A negative logit is divided as well. That moves it towards 0, and the token gets more likely. Multiply where "
+          "the logit is not above 0.")
+def divides_negatives(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat - count * frequency - presence
+    return out
+
+
+@ex.wrong("The sign is looked at the wrong way round: positive logits are multiplied, so a repeated token gets more "
+          "likely.")
+def multiplies_positives(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] * repeat if out[token] > 0 else out[token] / repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("The window is taken from the start of the history. What was said lately stands at its end.")
+def window_from_the_start(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    for token, count in Counter(history[:last_n]).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("history[-0:] is the whole history: a window of 0, which should turn the penalties off, looks at everything.")
+def zero_is_everything(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    for token, count in Counter(history[-last_n:]).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("The window is ignored: the whole history is penalised. In a long text nearly every common word is in there.")
+def no_window(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    for token, count in Counter(history).items() if last_n else ():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("Presence is subtracted once for each time. That is what frequency does; presence asks only whether a token "
+          "came up at all.")
+def presence_each_time(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * (frequency + presence)
+    return out
+
+
+@ex.wrong("Frequency is subtracted only once. It grows with the number of times that a token stands in the window.")
+def frequency_once(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token in set(window):
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= frequency + presence
+    return out
+
+
+@ex.wrong("Subtracts first and applies the repeat penalty afterwards. The order matters: repeat comes first.")
+def subtracts_first(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] -= count * frequency + presence
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+    return out
+
+
+@ex.wrong("Changes the logits that were handed in. Somebody may still need them, so work on a copy.")
+def in_place(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        logits[token] = logits[token] / repeat if logits[token] > 0 else logits[token] * repeat
+        logits[token] -= count * frequency + presence
+    return logits
+
+
+def penalised(t, penalise, row, history, last_n, **knobs):
+    """Call the learner's function with keywords; the example reads as they would type it."""
+    t.case()
+    words = "".join(f", {name}={value}" for name, value in knobs.items())
+    shown = f"penalise(np.array({row}), {history}, {last_n}{words})"
+
+    def call(logits, history, last_n):
+        return penalise(logits, history, last_n, **knobs)
+
+    return t.call(call, np.array(row), list(history), last_n, shown=shown)
+
+
+@ex.check("repeat: positive logits are divided, others multiplied, each token once")
+def repeat_penalty(penalise, t):
+    for row, history, repeat, want in (
+        ([2.0, -2.0], [0], 2.0, [1.0, -2.0]),
+        ([2.0, -2.0], [1], 2.0, [2.0, -4.0]),
+        ([2.0, -2.0, 0.0], [2, 1, 0], 2.0, [1.0, -4.0, 0.0]),
+        ([6.0, 1.0], [0, 0], 2.0, [3.0, 1.0]),
+        ([3.0, -1.0, 5.0], [1, 2, 1, 1], 1.25, [3.0, -1.25, 4.0]),
+    ):
+        t.close(penalised(t, penalise, row, history, 8, repeat=repeat), want, "the logits")
+
+
+@ex.check("frequency counts how often a token stands in the window, presence only whether it does")
+def counts(penalise, t):
+    for row, history, knobs, want in (
+        ([1.0, 1.0], [0], {"frequency": 0.5}, [0.5, 1.0]),
+        ([1.0, 1.0], [1, 1, 1], {"frequency": 0.5}, [1.0, -0.5]),
+        ([1.0, 1.0], [1, 1, 1], {"presence": 0.5}, [1.0, 0.5]),
+        ([5.0, 4.0, 0.0, 0.0], [0, 0, 0, 1], {"frequency": 0.5, "presence": 0.25}, [3.25, 3.25, 0.0, 0.0]),
+    ):
+        t.close(penalised(t, penalise, row, history, 8, **knobs), want, "the logits")
+
+
+@ex.check("only the last tokens of the history are looked at; a window of 0 is none")
+def windows(penalise, t):
+    for history, last_n, want in (
+        ([1, 0, 2], 1, [1.0, 1.0, 0.5]),
+        ([2, 2, 0], 2, [0.5, 1.0, 0.5]),
+        ([1, 0, 2], 7, [0.5, 0.5, 0.5]),
+        ([1, 0], 0, [1.0, 1.0, 1.0]),
+        ([], 4, [1.0, 1.0, 1.0]),
+        ([0, 1, 1, 2], 3, [1.0, 0.0, 0.5]),
+    ):
+        t.close(penalised(t, penalise, [1.0, 1.0, 1.0], history, last_n, frequency=0.5), want, "the logits", atol=1e-12)
+
+
+@ex.check("all three together: repeat first, then the subtractions; -inf stays -inf")
+def together(penalise, t):
+    knobs = {"repeat": 2.0, "frequency": 0.5, "presence": 0.25}
+    for row, history, want in (
+        ([4.0, 1.0], [0], [1.25, 1.0]),
+        ([0.5, 1.0], [0, 0], [-1.0, 1.0]),
+        ([-1.0, 1.0], [0, 1, 0], [-3.25, -0.25]),
+        ([float("-inf"), 3.0], [0, 1], [float("-inf"), 0.75]),
+    ):
+        t.close(penalised(t, penalise, row, history, 64, **knobs), want, "the logits")
+
+
+@ex.check("nothing happens with the values that are off, and the logits handed in stay as they are")
+def left_alone(penalise, t):
+    row = [1.5, -2.5, 0.0]
+    for history, knobs in (([], {}), ([0, 1, 2], {}), ([0, 0], {"repeat": 1.0}), ([1], {"repeat": 3.0})):
+        want = [1.5, -7.5, 0.0] if knobs.get("repeat") == 3.0 else row
+        t.close(penalised(t, penalise, row, history, 5, **knobs), want, "the logits")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.ban",
+    title="Ban these tokens",
+    points=10,
+    level="medium",
+    section="04.6",
+    hints=[
+        "Four short methods. `process` writes into the row that it is handed and returns nothing.",
+        "No finite number is a ban: some row has a better reason. -np.inf is one, and logits[list_of_ids] = -np.inf "
+        "sets them all.",
+        "Who knows how many tokens the turn has so far? Not `process`, which may be called without a token being "
+        "chosen, and not `history`, which holds the prompt too. `commit` is called once for each.",
+        "self.said = 0 in __init__ and reset, + 1 in commit; process bans while first is None or said < first. Refuse "
+        "negative ids in __init__: logits[-1] is the last token of the vocabulary.",
+    ],
+)
+
+
+@ex.solution
+class Ban:
+    """A logit processor: forbids tokens for a whole turn, or for its first tokens.
+
+    This is the form that the engine calls.  Before each choice it hands `process` a row
+    of logits; after each choice it calls `commit` with the token; `reset` says that a
+    new turn begins.
+
+    Parameters
+    ----------
+    tokens : list of int
+        Ids that may not be chosen; may be empty.
+    first : int, optional
+        Only the first `first` tokens of a turn are watched; afterwards everything is
+        allowed.  None, the default: the ban holds always.
+
+    Raises
+    ------
+    ValueError
+        When an id is negative.
+
+    Examples
+    --------
+    >>> ban, row = Ban([0, 2], first=1), np.array([3.0, 1.0, 2.0])
+    >>> ban.process(row, [])
+    >>> row.tolist()
+    [-inf, 1.0, -inf]
+    >>> ban.commit(1)
+    >>> row = np.array([3.0, 1.0, 2.0])
+    >>> ban.process(row, [1])
+    >>> row.tolist()
+    [3.0, 1.0, 2.0]
+    """
+
+    def __init__(self, tokens, first=None):
+        """Keep what is to be forbidden; no token has been chosen yet."""
+        if any(token < 0 for token in tokens):
+            raise ValueError(f"token ids must be 0 or more, got {sorted(tokens)[0]}")
+        self.tokens = list(tokens)
+        self.first = first
+        self.said = 0
+
+    def process(self, logits, history):
+        """Forbid the tokens in `logits`, a float array [vocab], in place.
+
+        `history` is the list of all tokens so far, the prompt included.  May be called
+        more than once before a token is chosen.
+        """
+        if self.first is None or self.said < self.first:
+            logits[self.tokens] = -np.inf
+
+    def commit(self, token):
+        """Take note that `token` was chosen."""
+        self.said += 1
+
+    def reset(self):
+        """A new turn begins: forget the tokens that were committed."""
+        self.said = 0
+
+
+@ex.wrong("Takes 100 off. That is a strong advice, no ban: where the token is far ahead, or all others are forbidden, "
+          "it is still chosen. -inf is a ban.")
+class TakesOff(Ban):
+    def process(self, logits, history):
+        if self.first is None or self.said < self.first:
+            logits[self.tokens] -= 100
+
+
+@ex.wrong("Sets the logit to 0. Zero is not impossible: where the other logits are negative, it is the best of all.")
+class SetsToZero(Ban):
+    def process(self, logits, history):
+        if self.first is None or self.said < self.first:
+            logits[self.tokens] = 0
+
+
+@ex.wrong("Works on a copy and returns it. The engine goes on with the row that it handed in: change that one.")
+class ReturnsACopy(Ban):
+    def process(self, logits, history):
+        logits = logits.copy()
+        if self.first is None or self.said < self.first:
+            logits[self.tokens] = -np.inf
+        return logits
+
+
+@ex.wrong("The other way round: everything is forbidden but these tokens.")
+class Allows(Ban):
+    def process(self, logits, history):
+        if self.first is None or self.said < self.first:
+            keep = logits[self.tokens]
+            logits[:] = -np.inf
+            logits[self.tokens] = keep
+
+
+@ex.wrong("`first` is ignored: the ban never ends.")
+class Forever(Ban):
+    def process(self, logits, history):
+        logits[self.tokens] = -np.inf
+
+
+@ex.wrong("Counts in `process`. A row can be looked at without a token being chosen from it, for example when the step "
+          "fails and runs again; only `commit` says that one was.")
+class CountsRows(Ban):
+    def process(self, logits, history):
+        super().process(logits, history)
+        self.said += 1
+
+    def commit(self, token):
+        pass
+
+
+@ex.wrong("Takes the length of the history for the number of tokens in this turn. The prompt and all earlier turns are "
+          "in there as well.")
+class CountsHistory(Ban):
+    def process(self, logits, history):
+        if self.first is None or len(history) < self.first:
+            logits[self.tokens] = -np.inf
+
+
+@ex.wrong("One token too long: the ban is for the first `first` tokens, and so many have been chosen when the count is "
+          "equal to it.")
+class OneTooLong(Ban):
+    def process(self, logits, history):
+        if self.first is None or self.said <= self.first:
+            logits[self.tokens] = -np.inf
+
+
+@ex.wrong("`reset` forgets nothing, so the second turn goes on where the first ended, and its first tokens are not "
+          "watched.")
+class NeverForgets(Ban):
+    def reset(self):
+        pass
+
+
+@ex.wrong("`commit` counts only some tokens. Every chosen token is one of the turn.")
+class CountsSome(Ban):
+    def commit(self, token):
+        if token not in self.tokens and token % 2:
+            self.said += 1
+
+
+@ex.wrong("The count belongs to the class, so all processors share it. Two conversations then count each other's tokens: "
+          "keep it in self.")
+class Shared(Ban):
+    counts = {"said": 0}
+
+    def __init__(self, tokens, first=None):
+        super().__init__(tokens, first)
+        self.reset()
+
+    def process(self, logits, history):
+        self.said = self.counts["said"]
+        super().process(logits, history)
+
+    def commit(self, token):
+        self.counts["said"] += 1
+
+    def reset(self):
+        self.counts["said"] = 0
+
+
+@ex.wrong("A negative id passes: logits[-1] is the last token of the vocabulary, so a token is forbidden that nobody "
+          "named. Refuse it when the processor is made.")
+class CountsFromTheEnd(Ban):
+    def __init__(self, tokens, first=None):
+        self.tokens = list(tokens)
+        self.first = first
+        self.said = 0
+
+
+ROW = [3.0, -1.0, 2.0, 0.5]
+
+
+def processed(t, ban, name="ban", history=(), row=ROW):
+    """`process` on a fresh row; returns the row afterwards."""
+    logits = np.array(row)
+    t.call(ban.process, logits, list(history), shown=f"{name}.process(row, {list(history)})", changes=True)
+    return logits.tolist()
+
+
+def banned(*tokens, row=ROW):
+    """The row as it should be."""
+    return [float("-inf") if i in tokens else v for i, v in enumerate(row)]
+
+
+def make(t, Ban, tokens, first=None, name="ban"):
+    """A processor, told as code."""
+    words = f"{tokens}" if first is None else f"{tokens}, first={first}"
+    t.story.append(f"{name} = Ban({words})")
+    return t.call(Ban, tokens, first, shown=None)
+
+
+def committed(t, ban, token, name="ban"):
+    """`commit`, told as code."""
+    t.call(ban.commit, token, shown=f"{name}.commit({token})")
+
+
+@ex.check("forbidden logits become -inf in the row itself; the others stay")
+def forbids(Ban, t):
+    for tokens in ([1], [0, 3], [], [2, 2, 0]):
+        t.case(f"row = np.array({ROW})")
+        t.equal(processed(t, make(t, Ban, tokens)), banned(*tokens), "the row")
+
+
+@ex.check("whatever the logits are, a forbidden token is never the best")
+def never_chosen(Ban, t):
+    for row in ([-5.0, -6.0, 1.0], [0.0, -3.0, 1000.0], [-800.0, -900.0, -700.0]):
+        t.case(f"row = np.array({row})")
+        after = processed(t, make(t, Ban, [2]), row=row)
+        t.equal(int(np.argmax(after)), 0, "the best token")
+
+
+@ex.check("with `first`, the ban ends when so many tokens have been committed")
+def ends(Ban, t):
+    for first, tokens in ((1, [0]), (2, [0, 3]), (0, [1])):
+        t.case(f"row = np.array({ROW})")
+        ban = make(t, Ban, tokens, first)
+        held = []
+        for _ in range(first + 2):
+            held.append(processed(t, ban) == banned(*tokens))
+            committed(t, ban, 2)
+        t.equal(held, [said < first for said in range(first + 2)], "the list of whether the ban held, row by row,")
+
+
+@ex.check("rows that were only looked at do not count, and neither does the prompt")
+def only_commits(Ban, t):
+    t.case(f"row = np.array({ROW})")
+    ban = make(t, Ban, [0], 1)
+    for history in ([], [5, 6, 7], [5, 6, 7]):
+        t.equal(processed(t, ban, history=history), banned(0), "the row")
+    committed(t, ban, 3)
+    t.equal(processed(t, ban, history=[]), ROW, "the row")
+
+
+@ex.check("reset begins a new turn")
+def resets(Ban, t):
+    t.case(f"row = np.array({ROW})")
+    ban = make(t, Ban, [3], 2)
+    for _ in range(2):
+        t.call(ban.reset, shown="ban.reset()")
+        committed(t, ban, 1)
+        t.equal(processed(t, ban), banned(3), "the row")
+        committed(t, ban, 1)
+        t.equal(processed(t, ban), ROW, "the row")
+
+
+@ex.check("two processors know nothing of each other")
+def apart(Ban, t):
+    t.case(f"row = np.array({ROW})")
+    a, b = make(t, Ban, [0], 1, name="a"), make(t, Ban, [1], 1, name="b")
+    committed(t, a, 2, name="a")
+    t.equal(processed(t, b, name="b"), banned(1), "the row")
+    t.equal(processed(t, a, name="a"), ROW, "the row")
+
+
+@ex.check("a negative id is a ValueError")
+def negative(Ban, t):
+    def made(tokens):
+        Ban(tokens)
+        return "a processor"
+
+    for tokens in ([-1], [3, -2, 0]):
+        t.case()
+        t.raises("ValueError", made, tokens, shown=f"Ban({tokens})")
