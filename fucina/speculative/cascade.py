@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InvalidOption
+from .odds import CHAIN_PRIOR, HitRates
 from .recycling import EMPTY, TokenRecycling
 from .sam_index import Cursor, SamIndex, as_ids
 from .source import TopKRow
@@ -101,6 +102,15 @@ class Reference:
         self.cursor, self.gate = Cursor(), SourceGate(options)
 
 
+class _Proposed:
+    """The latest draft, verified or not, for the odds of later ones."""
+
+    __slots__ = ("match", "rates", "tokens")
+
+    def __init__(self, rates: HitRates, match: int, tokens: list[int]) -> None:
+        self.rates, self.match, self.tokens = rates, match, tokens
+
+
 class _Pending:
     """A draft on its way to be verified."""
 
@@ -132,7 +142,9 @@ class SpeculationIndex:
         self.references: list[Reference] = []
         self.recycling = TokenRecycling(vocab)
         self.gates = {"conversation": SourceGate(self.options), "recycling": SourceGate(self.options)}
+        self._matches, self._chains = HitRates(), HitRates(CHAIN_PRIOR)
         self._pending: _Pending | None = None
+        self._proposed: _Proposed | None = None
         self._promotions: list[tuple[int, int]] = []
         self._last = EMPTY
 
@@ -157,24 +169,32 @@ class SpeculationIndex:
     def clear_references(self) -> None:
         """Drop all documents."""
         self.references.clear()
-        self._pending = None
+        self._pending = self._proposed = None
 
     # --- as a source of drafts ----------------------------------------------------------------------------------------
 
     def suggest(self, context: Sequence[int], limit: int) -> list[int]:
         """See `DraftSource`."""
-        self._pending = None
+        self._pending = self._proposed = None
         if not len(context) or limit < 1:
             return []
-        gate, draft = self._matched(context, limit)
+        gate, match, draft = self._matched(context, limit)
+        rates = self._matches
         if not draft and not self.gates["recycling"].muted:
-            gate = self.gates["recycling"]
+            gate, match, rates = self.gates["recycling"], 0, self._chains
             draft = self.recycling.draft_chain(context[-1], min(limit, self.options.recycling_chain))
+        if draft:
+            self._proposed = _Proposed(rates, match, draft)
         if len(draft) >= self.options.accounting_min_draft:
             self._pending = _Pending(gate, draft)
         return draft
 
-    def _matched(self, context: Sequence[int], limit: int) -> tuple[SourceGate, list[int]]:
+    def odds(self, n: int) -> list[float]:
+        """See `DraftSource`: a draft that was right so far has a longer match behind it."""
+        proposed = self._proposed
+        return [proposed.rates.rate(proposed.match + i) for i in range(n)] if proposed is not None else []
+
+    def _matched(self, context: Sequence[int], limit: int) -> tuple[SourceGate, int, list[int]]:
         """Of the sources that are not muted, the longest match drafts; at a tie the first in order."""
         options, conversation = self.options, self.conversation
         best, length, reference = self.gates["conversation"], 0, None
@@ -184,11 +204,11 @@ class SpeculationIndex:
             if candidate.cursor.length > length and not candidate.gate.muted:
                 best, length, reference = candidate.gate, candidate.cursor.length, candidate
         if length < options.min_match:
-            return best, []
+            return best, 0, []
         budget = min(limit, options.beta * (1 + length))
         if reference is None:
-            return best, conversation.draft(budget, overlap=True)
-        return best, reference.index.draft_from(reference.cursor, budget)
+            return best, length, conversation.draft(budget, overlap=True)
+        return best, length, reference.index.draft_from(reference.cursor, budget)
 
     def truncate_pending(self, n: int) -> None:
         """See `DraftSource`."""
@@ -201,8 +221,11 @@ class SpeculationIndex:
     def observe(self, committed: Sequence[int]) -> None:
         """See `DraftSource`."""
         pending, self._pending = self._pending, None
+        proposed, self._proposed = self._proposed, None
         if not len(committed):
             return
+        if proposed is not None:
+            proposed.rates.learn(proposed.match, proposed.tokens, committed)
         if pending is not None:
             accepted = 0
             for drafted, token in zip(pending.tokens[: pending.drafted], committed, strict=False):
@@ -235,7 +258,7 @@ class SpeculationIndex:
         self.conversation = SamIndex(self.options.min_match, UNBOUNDED)
         for reference in self.references:
             reference.cursor = Cursor()
-        self._pending, self._promotions, self._last = None, [], EMPTY
+        self._pending, self._proposed, self._promotions, self._last = None, None, [], EMPTY
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 

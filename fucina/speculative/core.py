@@ -10,8 +10,10 @@ draws, the rows of the cache and the logits are those of plain decoding (referen
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from ..errors import CannotRewind, InvalidOption, TopKFeedbackDisabled
 from ..kernels.top_k import top_ids
 from .cost_gate import CostGate, VerifyCost
 from .cost_table import best_width
+from .odds import best_draft
 from .options import Options, Stats
 from .source import DraftSource, StepRecord, TopKRow, wants_top_k
 from .watch import Watch
@@ -37,7 +40,7 @@ class SpeculativeDecoder(Decoder):
     options : Options, optional
     gate : CostGate, optional
         Or anything with `allows()`, `budget()` and `record(committed, accepted, drafted, cost)`; with `wake()` it
-        is told when drafts would have won while it was off.
+        is told when drafts would have won while it was off, with `allowance` it limits what a draft may cost.
     cost : VerifyCost, optional
         Shared by the decoders of a batch.
     timed : bool
@@ -93,6 +96,7 @@ class SpeculativeDecoder(Decoder):
         self._vocab = vocab if vocab is not None else getattr(getattr(model, "config", None), "vocab_size", 1 << 31)
         self._seen: list[int] = []  # what the source was told
         self._kind = "fallback"
+        self._knows_odds = callable(getattr(source, "odds", None))
         self._streams = 1  # that shared the latest pass
         watched = self.options.enabled and self.options.watch and callable(getattr(self.gate, "wake", None))
         self._watch = Watch(self.options) if watched else None
@@ -181,7 +185,7 @@ class SpeculativeDecoder(Decoder):
         options = self.options
         # a pass commits one token more than it accepts: the last allowed token needs no draft
         width = min(options.max_draft, most, stream.room - 1, stream.remaining - 1)
-        if options.adapt_budget:
+        if options.adapt_budget and not self._knows_odds:
             width = min(width, self.gate.budget())
         if width < options.min_draft:
             return []
@@ -189,12 +193,25 @@ class SpeculativeDecoder(Decoder):
         if proposed is None:
             return []
         draft = self._usable(proposed, width, stream.stop_tokens)
-        if options.adapt_budget and len(draft) > options.min_draft:
-            curve = self.cost.curve(stream.cache.len)
-            draft = draft[: best_width(curve, len(draft), options.min_draft)]
+        draft = draft[: self._worth(len(draft), stream.cache.len)]
+        if len(draft) < options.min_draft:
+            draft = []
         if len(draft) != len(proposed):
             self._cut(len(draft))
-        return draft if len(draft) >= options.min_draft else []
+        return draft
+
+    def _worth(self, drafts: int, context: int) -> int:
+        """How many of so many drafts to verify."""
+        options, streams = self.options, self._streams
+        allowed = 1.0 + getattr(self.gate, "allowance", math.inf)
+        while drafts and self.cost.estimate(drafts, context, streams) > allowed:
+            drafts -= 1
+        if not options.adapt_budget or drafts < options.min_draft:
+            return drafts
+        if self._knows_odds:
+            odds = self.source.odds(drafts)  # type: ignore[attr-defined]
+            return best_draft(list(islice(odds, drafts)), lambda n: self.cost.estimate(n, context, streams), options.min_draft)
+        return best_width(self.cost.curve(context), drafts, options.min_draft)
 
     def _usable(self, proposed: Sequence[int], width: int, stops: frozenset[int]) -> list[int]:
         """The proposal up to what cannot be verified: too much, not an id of the vocabulary, the end of the turn."""

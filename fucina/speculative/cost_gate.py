@@ -19,6 +19,7 @@ from .options import Options
 PLAIN_ALPHA = 0.25  # weight of a new plain time
 SCALE_ALPHA = 0.2  # weight of a new measured cost
 SCALE_LOW, SCALE_HIGH = 0.25, 4.0
+MOST_RISKED = 8.0  # plain steps, of those that drafts have won, that later drafts may lose again
 
 
 class VerifyCost:
@@ -96,7 +97,7 @@ class CostGate:
     backoff : plain steps that the next, or present, pause lasts.
     """
 
-    __slots__ = ("_options", "_probe_left", "_sums", "_waited", "_window", "backoff", "state")
+    __slots__ = ("_options", "_plain", "_probe_left", "_sums", "_waited", "_window", "_won", "backoff", "state")
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = Options() if options is None else options
@@ -104,6 +105,8 @@ class CostGate:
         self.backoff = self._options.reprobe_after
         self._waited = 0
         self._probe_left = 0
+        self._plain = 0  # steps that plain decoding would have taken so far
+        self._won = 0.0  # of them, how many the drafts have saved
         self._window: deque[tuple[int, int, int, float]] = deque()
         self._clear()
 
@@ -124,6 +127,7 @@ class CostGate:
 
     def allows(self) -> bool:
         """Whether this step may draft.  Called once a step: it counts the steps of a pause."""
+        self._plain += 1
         if self.state != "off":
             return True
         self._waited += 1
@@ -138,6 +142,14 @@ class CostGate:
         if self.state == "off":
             self._waited = self.backoff
 
+    @property
+    def allowance(self) -> float:
+        """Plain steps that the next draft may cost if nothing of it is accepted: never slower by more than was agreed."""
+        o = self._options
+        if not o.min_speedup:
+            return math.inf
+        return max(o.loss_credit + o.max_loss * self._plain + self._won, 0.0)
+
     def budget(self) -> int:
         """How many tokens to draft at most: less where less is accepted."""
         o = self._options
@@ -151,6 +163,8 @@ class CostGate:
     def record(self, committed: int, accepted: int, drafted: int, cost: float) -> None:
         """Enter a verify into the window, and judge."""
         o = self._options
+        self._plain += max(committed - 1, 0)
+        self._won = min(self._won + committed - cost, MOST_RISKED)
         entry = (committed, accepted, drafted, cost)
         self._window.append(entry)
         self._sums = [s + x for s, x in zip(self._sums, entry, strict=False)]

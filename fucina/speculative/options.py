@@ -42,9 +42,13 @@ class Options:
     reprobe_after, reprobe_max : plain steps before the first probe, and the most after failed ones (each doubles).
     probe_steps : verifies of a probe.
     cost_table : a CostTable, or points (rows, cost); default: the package's own.
-    adapt_budget : draft less where less is accepted, and in whole tiles of the kernels where that is cheaper.
-    first_draft : with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is
+    adapt_budget : draft what is expected to win most, where the source knows its odds; else draft less where less is
+        accepted, and in whole tiles of the kernels where that is cheaper.
+    first_draft : for sources without odds, with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is
         accepted of them sets the next budget.  The documents begin with `max_draft`.
+    max_loss, loss_credit : drafts may have cost, in all, at most this part of the plain steps so far, and so many plain
+        steps on top; what they won before may be risked again, up to `cost_gate.MOST_RISKED` steps.  A draft that could
+        break this is made shorter.  With min_speedup = 0, or either infinite, there is no such limit.
     watch : while the gate is off, compare proposals with what plain steps commit, and probe when they would have won.
 
     Raises
@@ -69,6 +73,8 @@ class Options:
     cost_table: CostTable | Iterable[tuple[int, float]] = field(default_factory=default_table)
     adapt_budget: bool = True
     first_draft: int = 3
+    max_loss: float = 0.01
+    loss_credit: float = 1.0
     watch: bool = True
 
     def __post_init__(self) -> None:
@@ -78,6 +84,10 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise InvalidOption(f"{name} must be a finite number of at least 0, got {value!r}")
+        for name in ("max_loss", "loss_credit"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise InvalidOption(f"{name} must be a number of at least 0, or infinity, got {value!r}")
         if self.rate_window < 2:
             raise RateWindowTooSmall(f"rate_window must be at least 2 verifies, got {self.rate_window}")
         if self.probe_steps == 0:

@@ -27,6 +27,9 @@ class DraftSource(Protocol):
 
     - `observe_top_k(rows: Sequence[TopKRow])`: the best tokens of each verified row, after `observe`.
     - `truncate_pending(n: int)`: of the draft just returned, only the first n tokens will be verified.
+    - `odds(n: int) -> Sequence[float]`: of each of the first n tokens of the draft just returned, how likely it is
+      right if those before it are.  The decoder then verifies as many as are expected to win most; without this, as
+      many as the gate's budget allows.
     - `restart()`: another text begins; `observe` will be told all of it.
     """
 

@@ -1,5 +1,7 @@
 """The decoder's step in detail: states, ends, feedback, cuts, counts, and errors injected everywhere."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -92,7 +94,7 @@ def test_a_perfect_source_commits_whole_drafts():
     model = ToyModel()
     text = plain(model).history
     model.passes.clear()
-    stream, decoder = speculative(model, Replay(text), Options(max_draft=4, adapt_budget=False))
+    stream, decoder = speculative(model, Replay(text), Options(max_draft=4, adapt_budget=False, loss_credit=math.inf))
     assert stream.history == text
     assert model.passes == [5] + [5] * 7 + [4]  # prefill; 1 + 7 (4 + 1) tokens; the last pass has 3 drafts and a bonus
     s = decoder.stats
@@ -195,15 +197,16 @@ def test_cuts_are_told():
     model = ToyModel()
     text = plain(model).history
     long = Hungry(text, length=lambda n: 30)
-    speculative(model, long, Options(max_draft=6, adapt_budget=False))
+    speculative(model, long, Options(max_draft=6, adapt_budget=False, loss_credit=math.inf))
     assert long.cuts and set(long.cuts[:-1]) == {6}
     stop = text[len(PROMPT) + 4]
     cut = Hungry(text)
-    stream, _ = speculative(model, cut, Options(max_draft=16, adapt_budget=False), stop_tokens={stop})
+    options = Options(max_draft=16, adapt_budget=False, loss_credit=math.inf)
+    stream, _ = speculative(model, cut, options, stop_tokens={stop})
     assert cut.cuts[0] == text[len(PROMPT) + 1 :].index(stop)
     outside = Hungry(text, lambda i, t: model.vocab if i == 1 else t)
     stream, decoder = speculative(model, outside)
-    assert set(outside.cuts) == {1} and decoder.stats.spec_steps == 0  # one token is too short a draft
+    assert set(outside.cuts) == {0} and decoder.stats.spec_steps == 0  # one token is too short a draft
     assert stream.history == text
 
 
@@ -212,7 +215,7 @@ def test_lying_sources(seed):
     model = ToyModel()
     text = plain(model).history
     stream, _decoder = speculative(
-        model, Random(seed, model.vocab, lying=True), Options(max_draft=5, adapt_budget=False)
+        model, Random(seed, model.vocab, lying=True), Options(max_draft=5, adapt_budget=False, min_speedup=0)
     )
     assert stream.history == text and max(model.passes) <= 6
 
@@ -235,6 +238,7 @@ def test_the_gate_trips_waits_and_probes_end_to_end():
     # wrong for a while, then perfect
     source = Replay(text, lambda i, t: t if len(source.seen) > 60 else (t + 1) % model.vocab)
     options = Options(
+        loss_credit=math.inf,
         cost_table=[(1, 1.0), (17, 4.0)], reprobe_after=4, reprobe_max=8, probe_steps=2, adapt_budget=False
     )
     gate, states, kinds = CostGate(options), [], []

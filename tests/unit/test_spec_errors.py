@@ -1,5 +1,7 @@
 """Errors injected at every point of a step: history and cache stay consistent, and decoding goes on from there."""
 
+import math
+
 import pytest
 
 from fucina.decoding import Decoder
@@ -282,7 +284,7 @@ def test_a_pass_is_paid_by_those_who_draft():
         stream, logits = setup.stream()
         seen = []
         records.append(seen)
-        options = Options(max_draft=drafts, adapt_budget=False)
+        options = Options(max_draft=drafts, adapt_budget=False, loss_credit=math.inf)
         decoder = SpeculativeDecoder(model, Replay(text), options, vocab=24, cost=batch.cost, on_step=seen.append)
         decoder.bootstrap_step(stream, logits)
         batch.add(stream, decoder)

@@ -1,5 +1,7 @@
 """Looking at drafts while the gate is off: what is compared, when it wakes the gate, and that it changes no token."""
 
+import math
+
 import pytest
 
 from fucina.decoding import Decoder
@@ -84,7 +86,7 @@ def late_bloomer(model, watch, n=150):
     stream, logits = prefilled(model, PROMPT, 400, max_tokens=n)
     text = list(decode(Decoder(model), stream, logits))
     source = Hungry(text, lambda i, t: t if len(source.seen) > 40 else (t + 1) % model.vocab)
-    options = Options(cost_table=TABLE, reprobe_after=1000, reprobe_max=1000, watch=watch)
+    options = Options(cost_table=TABLE, reprobe_after=1000, reprobe_max=1000, watch=watch, loss_credit=math.inf)
     kinds = []
     decoder = SpeculativeDecoder(
         model, source, options, timed=False, vocab=model.vocab, on_step=lambda r: kinds.append(r.kind)
@@ -114,7 +116,7 @@ def test_a_bad_source_is_not_woken():
     stream, logits = prefilled(model, PROMPT, 400, max_tokens=150)
     text = decode(Decoder(model), stream, logits)
     source = Replay(text, lambda i, t: (t + 1) % model.vocab)
-    options = Options(cost_table=TABLE, reprobe_after=1000, reprobe_max=1000)
+    options = Options(cost_table=TABLE, reprobe_after=1000, reprobe_max=1000, loss_credit=math.inf)
     decoder = SpeculativeDecoder(model, source, options, timed=False, vocab=model.vocab)
     stream, logits = prefilled(model, PROMPT, 400, max_tokens=150)
     assert decode(decoder, stream, logits) == text
@@ -125,6 +127,12 @@ def test_a_gate_without_wake_is_left_alone():
     class Gate:
         def allows(self):
             return False
+
+        def budget(self):
+            return 16
+
+        def record(self, committed, accepted, drafted, cost):
+            pass
 
     model = ToyModel()
     source = Replay([])
@@ -137,7 +145,10 @@ def test_a_gate_without_wake_is_left_alone():
 def test_accounts_of_sources_hold_only_what_was_verified():
     model = ToyModel(vocab=8, memory=2)
     index = SpeculationIndex(8)
-    options = Options(cost_table=[(1, 1.0), (17, 17.0)], reprobe_after=20, reprobe_max=20)
+    table = [(1, 1.0), (17, 17.0)]
+    options = Options(
+        cost_table=table, reprobe_after=20, reprobe_max=20, adapt_budget=False, loss_credit=math.inf
+    )
     decoder = SpeculativeDecoder(model, index, options, timed=False, vocab=8)
     stream, logits = prefilled(model, PROMPT, 600, Sampler(SamplerOptions(temperature=1.0)), max_tokens=500)
     decode(decoder, stream, logits)

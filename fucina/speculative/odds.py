@@ -1,0 +1,80 @@
+"""How likely drafted tokens are, learned from what happened to earlier ones, and how many of them to verify.
+
+A continuation that follows a match of two tokens is right about every second time, one behind twenty tokens nearly
+always.  A source that counts this, by the length of the match, knows the odds of each drafted token; the decoder then
+verifies as many as are worth most: the expected committed tokens less the cost of the pass.  Counting needs no
+verify: what a source proposed is compared with whatever was committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+MARGIN = 0.1  # plain steps that a draft must be expected to win
+DECAY = 0.97  # what earlier trials of a class still count when the next one comes
+PRIOR_TRIALS = 8.0
+# shortest match of a class, and the part of continuations that was right where nothing is known of the text yet:
+# SmolLM2's replies to the prompts of bench/speculation_tasks.py, rounded
+MATCH_PRIOR = (
+    (1, 0.3), (2, 0.5), (3, 0.7), (4, 0.78), (5, 0.86), (6, 0.88), (8, 0.92), (11, 0.95), (16, 0.96), (24, 0.97)
+)  # fmt: skip
+CHAIN_PRIOR = ((0, 0.2),)
+
+
+class HitRates:
+    """How often a source's next token was right, by the length of its match.
+
+    Parameters
+    ----------
+    prior : (shortest match, rate) of each class of lengths, ascending.
+    """
+
+    __slots__ = ("_edges", "_hits", "_prior", "_trials")
+
+    def __init__(self, prior: Sequence[tuple[int, float]] = MATCH_PRIOR) -> None:
+        self._edges = [match for match, _ in prior]
+        self._prior = [rate for _, rate in prior]
+        self._hits = [PRIOR_TRIALS * rate for rate in self._prior]
+        self._trials = [PRIOR_TRIALS] * len(self._prior)
+
+    def _class(self, match: int) -> int:
+        return max(bisect_right(self._edges, match) - 1, 0)
+
+    def rate(self, match: int) -> float:
+        """Return the odds of a token behind a match of so many tokens: strictly between 0 and 1."""
+        at = self._class(match)
+        return self._hits[at] / self._trials[at]
+
+    def record(self, match: int, hit: bool) -> None:
+        """Enter one trial.  The prior never fades; trials do, so that a text that changes is followed."""
+        at = self._class(match)
+        prior = PRIOR_TRIALS * self._prior[at]
+        self._hits[at] = prior + DECAY * (self._hits[at] - prior) + hit
+        self._trials[at] = PRIOR_TRIALS + DECAY * (self._trials[at] - PRIOR_TRIALS) + 1.0
+
+    def learn(self, match: int, proposed: Sequence[int], committed: Sequence[int]) -> None:
+        """Enter a proposal: each of its tokens up to the first that was wrong, as far as the text went."""
+        for i, (token, real) in enumerate(zip(proposed, committed, strict=False)):
+            self.record(match + i, token == real)
+            if token != real:
+                break
+
+
+def best_draft(odds: Sequence[float], cost: Callable[[int], float], least: int = 1) -> int:
+    """Return how many drafts to verify: the number that is expected to win most, or 0 if none wins enough.
+
+    Parameters
+    ----------
+    odds : of each drafted token, given that those before it were accepted.
+    cost : of a verify of so many drafts, in plain steps.
+    least : shortest draft that may be verified.
+    """
+    best, most, expected, together = 0, MARGIN, 0.0, 1.0
+    for drafts, chance in enumerate(odds, 1):
+        together *= chance
+        expected += together
+        won = expected + 1.0 - cost(drafts)
+        if drafts >= least and won > most:
+            best, most = drafts, won
+    return best

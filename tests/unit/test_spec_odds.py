@@ -1,0 +1,213 @@
+"""Odds of drafted tokens, the draft that is worth most, and the bound on what drafts may cost."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fucina.decoding import DecodeStream
+from fucina.errors import InvalidOption
+from fucina.sampling import Sampler, SamplerOptions
+from fucina.speculative import CascadeOptions, CostGate, Options, SpeculationIndex, SpeculativeDecoder
+from fucina.speculative.cost_gate import MOST_RISKED
+from fucina.speculative.odds import CHAIN_PRIOR, DECAY, MARGIN, MATCH_PRIOR, PRIOR_TRIALS, HitRates, best_draft
+from tests.spec_toys import ToyModel
+
+chances = st.lists(st.floats(0, 1), max_size=16)
+
+
+@given(chances, st.floats(0, 1), st.floats(0, 2), st.integers(1, 4))
+def test_the_best_draft_is_the_best_of_all(odds, slope, step, least):
+    def cost(n):
+        return 1 + step * (n > 3) + slope * n
+
+    def won(n):
+        return 1 + sum(math.prod(odds[: i + 1]) for i in range(n)) - cost(n)
+
+    found = best_draft(odds, cost, least)
+    allowed = range(least, len(odds) + 1)
+    if found:
+        assert found in allowed and won(found) > MARGIN
+        assert won(found) >= max(won(n) for n in allowed) - 1e-9
+    else:
+        assert all(won(n) <= MARGIN + 1e-9 for n in allowed)
+
+
+def test_best_draft_of_nothing_and_of_nonsense():
+    assert best_draft([], lambda n: 0.0) == 0
+    assert best_draft([math.nan] * 4, lambda n: 1.0) == 0
+    assert best_draft([1.0] * 4, lambda n: math.inf) == 0
+    assert best_draft([1.0] * 8, lambda n: 1.0) == 8
+
+
+def test_rates_begin_with_the_prior_and_follow_the_text():
+    for prior in (MATCH_PRIOR, CHAIN_PRIOR):
+        rates = HitRates(prior)
+        for match, rate in prior:
+            assert rates.rate(match) == pytest.approx(rate)
+    rates = HitRates()
+    assert rates.rate(7) == rates.rate(6) and rates.rate(10_000) == rates.rate(24)
+    for _ in range(500):
+        rates.record(2, hit=False)
+    assert rates.rate(2) < 0.15 and rates.rate(3) == pytest.approx(0.7)
+    for _ in range(500):
+        rates.record(2, hit=True)
+    assert rates.rate(2) > 0.85
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=200))
+def test_rates_are_decayed_counts_on_top_of_the_prior(trials):
+    rates = HitRates()
+    for match, hit in trials:
+        rates.record(match, hit)
+    edges = [match for match, _ in MATCH_PRIOR]
+    for at, (edge, prior) in enumerate(MATCH_PRIOR):
+        upper = edges[at + 1] if at + 1 < len(edges) else math.inf
+        mine = [hit for match, hit in trials if max(match, edges[0]) >= edge and max(match, edges[0]) < upper]
+        weights = [DECAY**i for i in range(len(mine))][::-1]
+        hits = PRIOR_TRIALS * prior + sum(w for w, hit in zip(weights, mine, strict=True) if hit)
+        assert rates.rate(edge) == pytest.approx(hits / (PRIOR_TRIALS + sum(weights)))
+        assert 0 < rates.rate(edge) < 1
+
+
+def test_a_proposal_teaches_up_to_its_first_error():
+    rates, twin = HitRates(), HitRates()
+    rates.learn(2, [5, 6, 7, 8], [5, 6, 9, 8])
+    for match, hit in ((2, True), (3, True), (4, False)):
+        twin.record(match, hit)
+    assert [rates.rate(m) for m in range(2, 30)] == [twin.rate(m) for m in range(2, 30)]
+    before = rates.rate(2)
+    rates.learn(2, [5, 6], [5])  # the text went no further
+    assert rates.rate(2) > before and rates.rate(3) == twin.rate(3)
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+def test_odds_of_the_index_grow_with_the_match_and_are_learned_without_verifying():
+    index = SpeculationIndex(64, CascadeOptions(recycling_chain=0))
+    assert index.odds(3) == []
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 2, 3]
+    index.observe(text)
+    assert index.suggest(text, 4) == [4, 5, 6, 7]
+    odds = index.odds(4)
+    assert odds == pytest.approx([0.5, 0.7, 0.78, 0.86])
+    index.truncate_pending(0)  # nothing is verified
+    index.observe([4])
+    text.append(4)
+    index.suggest(text, 4)
+    assert index.odds(1) == pytest.approx([0.7])
+    index.observe([60])  # the match of 3 went on differently
+    index.observe([1, 2])
+    assert index.suggest([*text, 60, 1, 2], 1) == [3]
+    assert index.odds(1)[0] > 0.5  # the first time, a match of 2 was right
+    index.restart()
+    assert index.odds(1) == []
+
+
+def test_recycled_chains_have_odds_of_their_own():
+    index = SpeculationIndex(64)
+    index.observe([7, 8])
+    assert index.suggest([9, 7], 3) == [8]
+    assert index.odds(1) == pytest.approx([0.2])
+    index.clear_references()
+    assert index.odds(1) == []
+
+
+# --- the bound --------------------------------------------------------------------------------------------------------
+
+
+def test_the_allowance_is_credit_and_a_part_of_the_steps_and_what_was_won():
+    gate = CostGate(Options(max_loss=0.01, loss_credit=1.0))
+    assert gate.allowance == 1.0
+    for _ in range(100):
+        gate.allows()
+    assert gate.allowance == pytest.approx(2.0)
+    gate.record(committed=1, accepted=0, drafted=3, cost=1.5)
+    assert gate.allowance == pytest.approx(1.5)
+    for _ in range(9):
+        gate.record(committed=5, accepted=4, drafted=4, cost=1.5)
+    assert gate.allowance == pytest.approx(1.0 + 0.01 * 136 + MOST_RISKED)
+    assert CostGate(Options(min_speedup=0)).allowance == math.inf
+    assert CostGate(Options(loss_credit=math.inf)).allowance == math.inf
+
+
+@pytest.mark.parametrize("field", ["max_loss", "loss_credit"])
+@pytest.mark.parametrize("bad", [-0.1, math.nan, "1", None, True])
+def test_bad_bounds_are_named(field, bad):
+    with pytest.raises(InvalidOption, match=field):
+        Options(**{field: bad})
+
+
+class Odd:
+    """A source whose drafts are wrong, or right, by a plan, and whose odds are what it likes."""
+
+    def __init__(self, text, right, odds):
+        self.text, self.right, self.chance = text, right, odds
+        self.calls = 0
+
+    def suggest(self, context, limit):
+        self.calls += 1
+        draft = self.text[len(context) : len(context) + limit]
+        return draft if self.right(self.calls) else [(t + 1) % 24 for t in draft]
+
+    def observe(self, committed):
+        pass
+
+
+class Boaster(Odd):
+    def odds(self, n):
+        return itertools.repeat(self.chance, n)
+
+
+PLANS = {
+    "never right": lambda call: False,
+    "right once in four": lambda call: call % 4 == 0,
+    "right at first, then never": lambda call: call < 30,
+    "always right": lambda call: True,
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("boasts", [True, False])
+def test_whatever_a_source_does_little_is_lost(plan, boasts):
+    model, prompt, n = ToyModel(), [3, 1, 4], 400
+    cache = model.new_cache(500)
+    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
+    model.forward_rows([(cache, prompt[:-1], "none")])
+    while not stream.ended:
+        token = model.forward_rows([(cache, [stream.history[-1]], "all")])[0]
+        stream.commit_rows(token, ())
+    text = stream.history
+
+    source = (Boaster if boasts else Odd)(text, PLANS[plan], 0.99)
+    log = []
+    options = Options(cost_table=[(1, 1.0), (17, 5.0)])
+    decoder = SpeculativeDecoder(model, source, options, timed=False, vocab=24, on_step=log.append)
+    cache = model.new_cache(500)
+    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
+    model.forward_rows([(cache, prompt[:-1], "none")])
+    paid, worst = 0.0, 0.0
+    while not stream.ended:
+        decoder.step(stream)
+        paid += log[-1].cost
+        worst = max(worst, paid - (len(stream.history) - len(prompt)))
+    assert stream.history == text
+    assert worst <= options.loss_credit + options.max_loss * n + 1e-9
+    assert any(r.kind == "verify" for r in log)
+    if plan == "always right":
+        assert paid < n / 2
+
+
+def test_odds_that_are_no_odds_draft_nothing():
+    model, prompt = ToyModel(), [3, 1, 4]
+    source = Boaster(list(range(20)) * 5, PLANS["always right"], math.nan)
+    decoder = SpeculativeDecoder(model, source, timed=False, vocab=24)
+    cache = model.new_cache(500)
+    model.forward_rows([(cache, prompt[:-1], "none")])
+    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=8)
+    while not stream.ended:
+        decoder.step(stream)
+    assert decoder.stats.drafted == 0 and source.calls > 0
