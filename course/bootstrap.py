@@ -36,6 +36,11 @@ The first run sets everything up in the folder .venv (a minute or two); after th
   reset       put a starter back; a copy of yours is kept
   report      a report as table, JSON and HTML
 
+For teachers (docs/teaching.md):
+
+  export      chapters as assignments:  export --nbgrader FOLDER [NAME ...]
+  grade       a folder of submissions:  grade FOLDER [--csv FILE] [--json FILE] [--html FILE]
+
 COMMAND --help tells more.
 """
 

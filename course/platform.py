@@ -1,4 +1,5 @@
-"""The learner's commands: check, hint, solution, list, watch, progress, reset, report; generate and build for maintainers.
+"""The commands: check, hint, solution, list, watch, progress, reset, report; export and grade for teachers; generate and
+build for those who write chapters.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
 2 the command itself makes no sense, 3 the course is broken (a fault of ours).
@@ -19,9 +20,11 @@ from course.generate import generate, stale
 from course.grading import GradingFault, grade
 from course.progress import Progress
 from course.source import SourceError
+from course.teaching import commands as teaching
 from course.terminal import listing, paragraph, record, say, show_grade, summary
 
-COMMANDS = ("check", "hint", "solution", "list", "watch", "progress", "reset", "report", "generate", "build")
+COMMANDS = ("check", "hint", "solution", "list", "watch", "progress", "reset", "report", "export", "grade", "generate",
+            "build")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     report = add("report", "grade everything and write a table, JSON or one HTML page")
     report.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON ('-': print it)")
     report.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
+    teaching.add_commands(add)
     making = add("generate", "make exercises/ from solutions/ (for those who write exercises)")
     making.add_argument("--check", action="store_true", help="write nothing, only compare with the manifest")
     making.add_argument("--force", action="store_true", help="overwrite files that were worked in, too")
@@ -73,6 +77,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
     run: dict[str, Callable[[Course, argparse.Namespace], int]] = {
         "check": _check, "hint": _hint, "solution": _solution, "list": _list, "watch": _watch,
         "progress": _progress, "reset": _reset, "report": _report, "generate": _generate, "build": _build,
+        "export": teaching.run_export, "grade": teaching.run_grade,
     }
     try:
         return run[arguments.command](course or Course(), arguments)

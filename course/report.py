@@ -37,7 +37,7 @@ def build(course: Course, target: str = "exercises") -> dict[str, Any]:
         })
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": versions(),
         "score": sum(c["score"] for c in chapters),
         "points": sum(c["points"] for c in chapters),
         "passed": sum(g["outcome"] == "passed" for c in chapters for g in c["exercises"]),
@@ -46,7 +46,8 @@ def build(course: Course, target: str = "exercises") -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of Python, the system and the packages that decide a grade."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in ("fucina", "numpy", "numba"):
         try:
@@ -98,28 +99,30 @@ def page(document: dict[str, Any]) -> str:
         "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
         f"<style>{STYLE}</style></head><body><h1>Report</h1>",
         f"<p>{document['score']} of {document['points']} points, {document['passed']} of {document['exercises']} "
-        f"exercises passed. {_meter(document['score'], document['points'])}</p>",
+        f"exercises passed. {meter(document['score'], document['points'])}</p>",
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
     ]
     for chapter in document["chapters"]:
         parts.append(f"<section><h2>{say(chapter['chapter'])} {say(chapter['title'])}</h2>"
                      f"<p>{chapter['score']} of {chapter['points']} points "
-                     f"{_meter(chapter['score'], chapter['points'])}</p>")
-        parts += [_exercise(result) for result in chapter["exercises"]]
+                     f"{meter(chapter['score'], chapter['points'])}</p>")
+        parts += [exercise_html(result) for result in chapter["exercises"]]
         parts.append("</section>")
     return "".join(parts) + "</body></html>\n"
 
 
-def _meter(value: int, top: int) -> str:
+def meter(value: int, top: int) -> str:
+    """A bar of HTML with its words."""
     return f'<meter min="0" max="{top}" value="{value}">{value} of {top}</meter>'
 
 
-def _exercise(data: dict[str, Any]) -> str:
+def exercise_html(data: dict[str, Any], opened: bool = True) -> str:
+    """One grade, as `Grade.to_json` gives it, to unfold; `opened`: what is not passed yet is unfolded already."""
     say = html.escape
     result = Grade.from_json(data)
     kind = result.outcome.replace(" ", "")
     parts = [
-        f"<details{' open' if result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> "
+        f"<details{' open' if opened and result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> "
         f"{say(result.title)}: <span class=\"{kind}\">{say(result.outcome)}</span>, {result.score} of {result.points} "
         f"points</summary><p><code>{say(result.path)}</code>, SHA-256 <code>{say(result.digest)}</code></p>",
     ]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from course.catalogue import Course
@@ -20,6 +21,10 @@ from course.source import ROOT, ChapterSource, ExerciseSource, digest
 
 PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outside
 START = 60.0  # seconds for Python and NumPy to start on a slow disk
+SAID = 1 << 16  # bytes of what the worker wrote to stderr that are kept
+BOX_FILE_MB = 64  # the largest file that boxed code may write
+BOX_VARIABLES = ("PATH", "PATHEXT", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH",
+                 "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE", "FUCINA_CACHE_DIR", "FUCINA_HOME", "FUCINA_ISA")
 
 
 class GradingFault(Exception):
@@ -27,9 +32,19 @@ class GradingFault(Exception):
 
 
 class WorkerClient:
-    """One worker process; started when first needed, replaced when it is dirty or gone."""
+    """One worker process; started when first needed, replaced when it is dirty or gone.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    box : Path, optional
+        For code of strangers: an empty folder that is its working folder, home and place for temporary files.  It gets
+        few of the caller's environment variables and cannot write large files.  That keeps accidents away from what
+        else there is; it is no sandbox against malice.
+    """
+
+    def __init__(self, box: Path | None = None) -> None:
+        self._box = box
+        self._errors = bytearray()
         self._process: subprocess.Popen | None = None
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._lock = threading.Lock()
@@ -44,14 +59,21 @@ class WorkerClient:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1",
                        "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+        command = [sys.executable, "-P", "-X", "utf8", "-m", "course.grading.worker"]  # -P: nothing from the working folder
+        if self._box is not None:
+            homes = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "FUCINA_COURSE_STATE"), str(self._box))
+            kept = {name: value for name, value in os.environ.items() if name in BOX_VARIABLES}
+            own = ("PYTHONPATH", "PYTHONHASHSEED", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MPLBACKEND")
+            environment = {**kept, **homes, **{name: environment[name] for name in own}, "PYTHONDONTWRITEBYTECODE": "1"}
+            command.append(str(BOX_FILE_MB))
         flags: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             flags = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "utf8", "-m", "course.grading.worker"], cwd=ROOT, env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **flags)
+            command, cwd=self._box or ROOT, env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **flags)
         self._lines = queue.Queue()
-        self._errors: list[bytes] = []
+        self._errors = bytearray()
         self._ready = False
         self.starts += 1
         for pipe, into in ((self._process.stdout, self._read), (self._process.stderr, self._read_errors)):
@@ -63,7 +85,10 @@ class WorkerClient:
         if process is None:
             return
         with contextlib.suppress(OSError):
-            process.kill()
+            if sys.platform == "win32":
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)  # what the code started, too: the worker leads its own session
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError):
@@ -132,21 +157,35 @@ class WorkerClient:
         except queue.Empty:
             return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
         if event is None:
-            code = self._process.wait() if self._process else None
+            code = self._exit_code()
             if code is not None and code < 0 and -code == getattr(signal, "SIGXCPU", None):
                 return {"kind": "limit", "limit": "time", "line": 0, "text": ""}
             return {"kind": "ended", "code": code}
         return event
 
+    def _exit_code(self) -> int | None:
+        """How the process ended; one that lives on with a broken pipe is beyond use."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return None
+
     def _raise_if_ours(self, event: dict[str, Any]) -> None:
         """A Python traceback on the worker's stderr is a fault of the grader: learners' errors are caught there."""
-        if event["code"] == 1:
+        if event["code"] == 1 and b"Traceback" in self._said():  # the learner's os._exit(1) leaves none
             raise GradingFault(self._fault("the grading process broke"))
 
     def _fault(self, what: str) -> str:
-        time.sleep(0.05)
-        said = b"".join(self._errors)[-3000:].decode("utf-8", "replace").strip()
+        said = self._said()[-3000:].decode("utf-8", "replace").strip()
         return f"{what}; this is a fault of the course, not of your code.\n{said}"
+
+    def _said(self) -> bytes:
+        """What the worker wrote to stderr in the end."""
+        time.sleep(0.05)
+        return bytes(self._errors)
 
     @staticmethod
     def _read(pipe: Any, lines: queue.Queue) -> None:
@@ -158,8 +197,9 @@ class WorkerClient:
     def _read_errors(self, pipe: Any, _: queue.Queue) -> None:
         errors = self._errors
         with contextlib.suppress(ValueError, OSError):
-            for line in pipe:
-                errors.append(line)
+            while block := pipe.read1(SAID):
+                errors += block
+                del errors[:-SAID]
 
 
 def _stopped(event: dict[str, Any], memory_mb: int) -> str:

@@ -102,11 +102,14 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
 
 
 def is_stub(node: ast.AST) -> bool:
-    """Whether a function is still the starter's: nothing but a docstring and the line that says `your code here`."""
+    """Whether nothing is written in a function yet: it holds a docstring and one line that says so."""
     body = list(getattr(node, "body", []))
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]
-    return len(body) == 1 and isinstance(body[0], ast.Raise) and "your code here" in ast.unparse(body[0])
+    if len(body) != 1 or not isinstance(body[0], ast.Raise):
+        return False
+    text = ast.unparse(body[0])
+    return "your code here" in text or text in ("raise NotImplementedError", "raise NotImplementedError()")
 
 
 def missing_message(tree: ast.Module, missing: list[str], exercise: ExerciseSource) -> str:

@@ -57,6 +57,16 @@ def limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (wanted, hard))
 
 
+def limit_files(size: int) -> None:
+    """Refuse files that grow beyond `size` bytes, and core dumps; where the system can (POSIX)."""
+    if resource is None:
+        return
+    for kind, wanted in ((resource.RLIMIT_FSIZE, size), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (wanted, wanted))
+
+
 class Watchdog(threading.Thread):
     """Looks at CPU time, wall time and resident memory while it is armed, and calls `bark(kind)` once."""
 

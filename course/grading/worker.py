@@ -1,7 +1,8 @@
 """The process that runs learners' code: one request a line on stdin, events and the grade as lines of JSON.
 
 Started as `python -m course.grading.worker` by `course.grading.client`.  It is kept between requests; after each it
-forgets what the learner's code imported, and says `dirty` when something is left that it cannot undo.
+forgets what the learner's code imported, and says `dirty` when something is left that it cannot undo.  An argument is
+the largest file, in MB, that running code may write.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy.random  # noqa: F401  (NumPy imports it late; every check needs it)
 from course.grading.core import ChapterChecks
 from course.grading.guard import Guard
 from course.grading.learner import show_line
-from course.grading.limits import Watchdog, limit_address_space, limit_cpu
+from course.grading.limits import Watchdog, limit_address_space, limit_cpu, limit_files
 from course.parser import load_chapter
 from course.source import ROOT
 
@@ -130,6 +131,8 @@ def main() -> None:
     sys.stdin = io.StringIO("")
     sys.stdout = io.StringIO()
     sys.setrecursionlimit(1000)
+    if len(sys.argv) > 1:
+        limit_files(int(sys.argv[1]) << 20)
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     Worker(requests, answers).serve()
