@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -202,15 +201,18 @@ class SpeculativeDecoder(Decoder):
 
     def _worth(self, drafts: int, context: int) -> int:
         """How many of so many drafts to verify."""
-        options, streams = self.options, self._streams
+        options = self.options
+        if drafts < options.min_draft:
+            return 0
+        costs = self.cost.estimates(drafts, context, self._streams)
         allowed = 1.0 + getattr(self.gate, "allowance", math.inf)
-        while drafts and self.cost.estimate(drafts, context, streams) > allowed:
+        while drafts and costs[drafts] > allowed:
             drafts -= 1
         if not options.adapt_budget or drafts < options.min_draft:
             return drafts
         if self._knows_odds:
             odds = self.source.odds(drafts)  # type: ignore[attr-defined]
-            return best_draft(list(islice(odds, drafts)), lambda n: self.cost.estimate(n, context, streams), options.min_draft)
+            return best_draft(odds, costs[: drafts + 1], options.min_draft)
         return best_width(self.cost.curve(context), drafts, options.min_draft)
 
     def _usable(self, proposed: Sequence[int], width: int, stops: frozenset[int]) -> list[int]:

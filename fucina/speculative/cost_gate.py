@@ -52,13 +52,21 @@ class VerifyCost:
         """Smoothed seconds of a plain pass of so many streams; None before the first."""
         return self._plain.get(streams)
 
+    def estimates(self, drafts: int, context: float, streams: int = 1) -> list[float]:
+        """Return what verifies of 0, 1, ... `drafts` drafts would cost, in plain steps; learn nothing.
+
+        In a pass of several streams: what they would cost one stream that alone drafts.
+        """
+        curve, scale = self.curve(context), self.scale
+        if streams == 1:
+            return [max(scale * base, 1.0) for base in curve[1 : drafts + 2]]
+        plain, last = curve[min(streams, len(curve) - 1)], len(curve) - 1
+        rows = range(streams, streams + drafts + 1)
+        return [1.0 + streams * (max(scale * curve[min(r, last)] / plain, 1.0) - 1.0) for r in rows]
+
     def estimate(self, drafts: int, context: float, streams: int = 1) -> float:
-        """Return what a verify would cost one of `streams` streams that alone drafts, in plain steps; learn nothing."""
-        curve = self.curve(context)
-        base = curve[min(streams + drafts, len(curve) - 1)] / (
-            curve[min(streams, len(curve) - 1)] if streams > 1 else 1.0
-        )
-        return 1.0 + streams * (max(self.scale * base, 1.0) - 1.0)
+        """Return the cost of a verify of `drafts` drafts; see `estimates`."""
+        return self.estimates(drafts, context, streams)[-1]
 
     def note_plain(self, seconds: float, streams: int = 1) -> None:
         """Learn how long a pass of one row each of `streams` streams took."""

@@ -9,7 +9,7 @@ verify: what a source proposed is compared with whatever was committed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 MARGIN = 0.1  # plain steps that a draft must be expected to win
 DECAY = 0.97  # what earlier trials of a class still count when the next one comes
@@ -61,20 +61,20 @@ class HitRates:
                 break
 
 
-def best_draft(odds: Sequence[float], cost: Callable[[int], float], least: int = 1) -> int:
+def best_draft(odds: Iterable[float], costs: Sequence[float], least: int = 1) -> int:
     """Return how many drafts to verify: the number that is expected to win most, or 0 if none wins enough.
 
     Parameters
     ----------
     odds : of each drafted token, given that those before it were accepted.
-    cost : of a verify of so many drafts, in plain steps.
+    costs : of verifies of 0, 1, 2, ... drafts, in plain steps; no more drafts than it has costs for.
     least : shortest draft that may be verified.
     """
     best, most, expected, together = 0, MARGIN, 0.0, 1.0
-    for drafts, chance in enumerate(odds, 1):
+    for drafts, chance in zip(range(1, len(costs)), odds, strict=False):
         together *= chance
         expected += together
-        won = expected + 1.0 - cost(drafts)
+        won = expected + 1.0 - costs[drafts]
         if drafts >= least and won > most:
             best, most = drafts, won
     return best

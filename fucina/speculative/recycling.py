@@ -79,9 +79,9 @@ class TokenRecycling:
     def draft_chain(self, token: int, limit: int) -> list[int]:
         """Follow first candidates from `token`, until there is none or `limit` is reached."""
         draft: list[int] = []
-        table = self._table
+        first = self._table.item
         while len(draft) < limit and self._inside(token):
-            token = int(table[token, 0])
+            token = first(token, 0)
             if token == EMPTY:
                 break
             draft.append(token)

@@ -26,7 +26,7 @@ def test_the_best_draft_is_the_best_of_all(odds, slope, step, least):
     def won(n):
         return 1 + sum(math.prod(odds[: i + 1]) for i in range(n)) - cost(n)
 
-    found = best_draft(odds, cost, least)
+    found = best_draft(odds, [cost(n) for n in range(len(odds) + 1)], least)
     allowed = range(least, len(odds) + 1)
     if found:
         assert found in allowed and won(found) > MARGIN
@@ -36,10 +36,11 @@ def test_the_best_draft_is_the_best_of_all(odds, slope, step, least):
 
 
 def test_best_draft_of_nothing_and_of_nonsense():
-    assert best_draft([], lambda n: 0.0) == 0
-    assert best_draft([math.nan] * 4, lambda n: 1.0) == 0
-    assert best_draft([1.0] * 4, lambda n: math.inf) == 0
-    assert best_draft([1.0] * 8, lambda n: 1.0) == 8
+    assert best_draft([], [1.0] * 5) == 0 and best_draft([1.0], [1.0]) == 0
+    assert best_draft([math.nan] * 4, [1.0] * 5) == 0
+    assert best_draft([1.0] * 4, [math.inf] * 5) == 0
+    assert best_draft([1.0] * 8, [1.0] * 9) == 8
+    assert best_draft(itertools.repeat(1.0), [1.0] * 4) == 3  # a source that says too much
 
 
 def test_rates_begin_with_the_prior_and_follow_the_text():
