@@ -23,8 +23,10 @@ PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outsid
 START = 60.0  # seconds for Python and NumPy to start on a slow disk
 SAID = 1 << 16  # bytes of what the worker wrote to stderr that are kept
 BOX_FILE_MB = 64  # the largest file that boxed code may write
-BOX_VARIABLES = ("PATH", "PATHEXT", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH",
-                 "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE", "FUCINA_CACHE_DIR", "FUCINA_HOME", "FUCINA_ISA")
+BOX_VARIABLES = ("PATH", "PATHEXT", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "LANG", "LC_ALL", "LC_CTYPE",
+                 "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE", "FUCINA_CACHE_DIR",
+                 "FUCINA_HOME", "FUCINA_ISA")
+BOX_PLACES = ("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "FUCINA_COURSE_STATE")
 
 
 class GradingFault(Exception):
@@ -59,9 +61,10 @@ class WorkerClient:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1",
                        "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-        command = [sys.executable, "-P", "-X", "utf8", "-m", "course.grading.worker"]  # -P: nothing from the working folder
+        # -P: nothing is imported from the working folder
+        command = [sys.executable, "-P", "-X", "utf8", "-m", "course.grading.worker"]
         if self._box is not None:
-            homes = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "FUCINA_COURSE_STATE"), str(self._box))
+            homes = dict.fromkeys(BOX_PLACES, str(self._box))
             kept = {name: value for name, value in os.environ.items() if name in BOX_VARIABLES}
             own = ("PYTHONPATH", "PYTHONHASHSEED", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MPLBACKEND")
             environment = {**kept, **homes, **{name: environment[name] for name in own}, "PYTHONDONTWRITEBYTECODE": "1"}

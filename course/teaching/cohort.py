@@ -42,8 +42,8 @@ def grade_folder(course: Course, folder: Path, names: list[str] | None = None, j
     Returns
     -------
     dict
-        Plain data: when and with what it was graded, and `submissions`, each with its problems, its points and a grade for
-        every exercise of every chapter.  A submission that breaks has problems, and stops nothing.
+        Plain data: when and with what it was graded, and `submissions`, each with its problems, its points and a
+        grade for every exercise of every chapter.  A submission that breaks has problems, and stops nothing.
 
     Raises
     ------
@@ -84,7 +84,8 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
         try:
             for chapter in chapters:
                 file = submission.files.get(chapter.chapter)
-                grades = _missing(submission, chapter) if file is None else _grade(course, client, submission, chapter, file)
+                grades = (_missing(submission, chapter) if file is None
+                          else _grade(course, client, submission, chapter, file))
                 graded.append({"chapter": chapter.chapter, "file": file.path if file else "",
                                "sha256": file.sha256 if file else "", "score": sum(g.score for g in grades),
                                "points": sum(g.points for g in grades), "exercises": [g.to_json() for g in grades]})
@@ -124,7 +125,8 @@ def _grade(course: Course, client: WorkerClient, submission: Submission, chapter
             else:
                 grade = grade_parts(chapter, exercise, file.parts, path, course, client=client, **limits)
         except GradingFault as error:
-            grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(file.text), message=str(error))
+            grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(file.text),
+                          message=str(error))
             submission.problems.append(f"{exercise.name}: {str(error).splitlines()[0]}")
         if grade.message.startswith("your code was stopped"):  # the file itself does not come to an end
             limits = {"cpu_seconds": min(AGAIN, exercise.cpu_seconds)}

@@ -40,12 +40,13 @@ def run_export(course: Course, arguments: argparse.Namespace) -> int:
     done = export(course, arguments.nbgrader, arguments.names, arguments.force)
     say(*[f"written: {arguments.nbgrader / name}" for name in done.written])
     say(*[f"left alone, it was changed: {arguments.nbgrader / name} (--force overwrites)" for name in done.kept])
-    say(f"{len(done.written)} written, {len(done.unchanged)} unchanged; {arguments.nbgrader / 'README.md'} says what next")
+    say(f"{len(done.written)} written, {len(done.unchanged)} unchanged; "
+        f"{arguments.nbgrader / 'README.md'} says what comes next")
     return 1 if done.kept else 0
 
 
 def run_grade(course: Course, arguments: argparse.Namespace) -> int:
-    """0 when all submissions were graded, 1 when some had problems, 2 when there is nothing to grade, 3 a fault of ours."""
+    """0: all submissions were graded; 1: some have problems; 2: there is nothing to grade; 3: a fault of ours."""
     from course.teaching import sheets
     from course.teaching.cohort import NoSubmissions, grade_folder
 
@@ -75,6 +76,6 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
 
 def lines(entry: dict[str, Any]) -> list[str]:
     """One submission for a terminal."""
-    head = (f"{entry['student']}: {entry['score']} of {entry['points']} points, {entry['passed']} of {entry['exercises']} "
-            "exercises passed")
+    head = (f"{entry['student']}: {entry['score']} of {entry['points']} points, "
+            f"{entry['passed']} of {entry['exercises']} exercises passed")
     return [head, *(f"  ! {problem}" for problem in entry["problems"])]

@@ -159,9 +159,9 @@ def _introduction(chapter: ChapterSource) -> str:
     number = chapter.chapter.removeprefix("ch")
     return "\n\n".join([
         f"# Chapter {number}: {chapter.title}", *kept,
-        f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer into its "
-        "own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The cell behind it "
-        "says what the answer is worth. Run the cells from top to bottom before you hand in.",
+        (f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer into "
+         "its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The cell "
+         "behind it says what the answer is worth. Run the cells from top to bottom before you hand in."),
     ])
 
 
@@ -178,7 +178,7 @@ def _task(exercise: ExerciseSource) -> str:
 
 
 def answer(exercise: ExerciseSource) -> str:
-    """The part of an exercise with the solution in place, everything that the learner writes inside solution regions."""
+    """The part of an exercise, solved; everything that the learner is to write stands inside solution regions."""
     return "\n\n\n".join(_with_regions(d) if d.written else d.text for d in exercise.definitions)
 
 

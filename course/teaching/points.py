@@ -1,7 +1,7 @@
 """`points("ch05.truncate")`: grades the answer cell of an assignment notebook and says what it is worth.
 
-The graded text is what was run in the notebook, read from its history; it goes to the worker process of `course.grading`,
-as an exercises file does.  Nothing is written: neither exercises/ nor the progress file.
+The graded text is what was run in the notebook, read from its history; it goes to the worker process of
+`course.grading`, as an exercises file does.  Nothing is written: neither exercises/ nor the progress file.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def grade_parts(chapter: ChapterSource, exercise: ExerciseSource, parts: dict[st
                 course: Course, **options: Any) -> Grade:
     """Grade one answer among the answers of a notebook.
 
-    They are graded as one file, since later exercises use earlier ones.  But cells are apart in a notebook: an answer that
-    keeps the whole file from running is replaced by its starter, and costs the others nothing.
+    They are graded as one file, since later exercises use earlier ones.  But cells are apart in a notebook: an answer
+    that keeps the whole file from running is replaced by its starter, and costs the others nothing.
     """
     parts = dict(parts)
     while True:

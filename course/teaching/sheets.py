@@ -37,8 +37,8 @@ def as_csv(document: dict[str, Any]) -> str:
             message = grade["message"] or grade["misconception"] or next(
                 (f"{check['text']}: {check['what']}" for check in checks if check["status"] == "failed"), "")
             writer.writerow([plain(value) for value in (
-                entry["student"], chapter["chapter"], grade["exercise"], grade["outcome"], grade["score"], grade["points"],
-                sum(check["status"] == "passed" for check in checks), len(checks), chapter["file"], chapter["sha256"],
+                entry["student"], chapter["chapter"], grade["exercise"], grade["outcome"], grade["score"],
+                grade["points"], sum(check["status"] == "passed" for check in checks), len(checks), chapter["file"], chapter["sha256"],
                 grade["digest"], message, problems)])
         if not rows:
             blank = ["" for _ in COLUMNS[1:-1]]
@@ -61,9 +61,9 @@ def page(document: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     head = "".join(f"<th>{say(c['chapter'])}<br>of {c['points']}</th>" for c in chapters)
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: submissions</title>'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{STYLE}{MORE}</style></head><body><h1>Submissions</h1>",
+        ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: submissions</title>'
+         '<meta name="viewport" content="width=device-width,initial-scale=1">'
+         f"<style>{STYLE}{MORE}</style></head><body><h1>Submissions</h1>"),
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
         f"<table><thead><tr><th>student</th>{head}<th>points</th><th>passed</th><th></th></tr></thead><tbody>",
     ]
@@ -83,12 +83,13 @@ def page(document: dict[str, Any]) -> str:
 
 def _student(number: int, entry: dict[str, Any]) -> str:
     say = html.escape
-    parts = [f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} points '
-             f'{meter(entry["score"], entry["points"])}</p>']
+    parts = [(f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} points '
+              f'{meter(entry["score"], entry["points"])}</p>')]
     parts += [f'<p class="problem">{say(problem)}</p>' for problem in entry["problems"]]
     for chapter in entry["chapters"]:
-        where = f'<code>{say(chapter["file"])}</code>, SHA-256 <code>{chapter["sha256"]}</code>' if chapter["file"] else \
-            "not handed in"
-        parts.append(f'<h3>{say(chapter["chapter"])}: {chapter["score"]} of {chapter["points"]} points</h3><p>{where}</p>')
+        where = (f'<code>{say(chapter["file"])}</code>, SHA-256 <code>{chapter["sha256"]}</code>' if chapter["file"]
+                 else "not handed in")
+        parts.append(f'<h3>{say(chapter["chapter"])}: {chapter["score"]} of {chapter["points"]} points</h3>'
+                     f"<p>{where}</p>")
         parts += [exercise_html(grade, opened=False) for grade in chapter["exercises"]]
     return "".join(parts) + "</section>"

@@ -14,6 +14,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from course.catalogue import Course
@@ -31,8 +32,8 @@ CHAPTER = re.compile(r"(?<![a-z0-9])(ch[0-9][0-9])(?![0-9])", re.IGNORECASE)
 class HandedIn:
     """A chapter's exercises file as it is graded.
 
-    `path` is where it was found, for people; `sha256` that of the bytes that were handed in; `text` the file, and `parts` the
-    answers where they come from a notebook.
+    `path` is where it was found, for people; `sha256` that of the bytes that were handed in; `text` the file, and `parts`
+    the answers where they come from a notebook.
     """
 
     path: str
@@ -66,8 +67,8 @@ class _Unusable(Exception):
 def find(folder: Path, course: Course) -> tuple[list[tuple[str, Path]], list[str]]:
     """The submissions of a folder, as (name, path) in order of names, and the entries that are none.
 
-    Every sub-folder, .zip, .py and .ipynb is one, named after it.  A folder of chapter files and nothing else is itself a
-    single submission.
+    Every sub-folder, .zip, .py and .ipynb is one, named after it.  A folder of chapter files and nothing else is itself
+    a single submission.
 
     Raises
     ------
@@ -99,11 +100,9 @@ def read(name: str, path: Path, course: Course) -> Submission:
         try:
             data = entry.read()
             texts.append((entry, _decoded(data), hashlib.sha256(data).hexdigest()))
-        except (_Unusable, OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        except Exception as error:  # a damaged archive ends in many ways (BadZipFile, zlib.error, struct.error, ...)
             shown = readable(str(entry.path))
             submission.problems.append(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}")
-        except Exception as error:  # a damaged archive ends in many ways (zlib.error, struct.error, ...)
-            submission.problems.append(f"{readable(str(entry.path))} cannot be read: {error}")
     for chapter in course.chapters():
         _choose(submission, chapter, texts)
     if not submission.files and not submission.problems:
@@ -131,7 +130,7 @@ def _entries(path: Path, problems: list[str]) -> Iterator[_Entry]:
     elif path.suffix.lower() == ".zip":
         yield from _archive(path, problems)
     else:
-        yield _Entry(PurePosixPath(path.name), lambda: _bytes(path))
+        yield _Entry(PurePosixPath(path.name), partial(_bytes, path))
 
 
 def _folder(folder: Path, inside: PurePosixPath, problems: list[str], seen: list[int]) -> Iterator[_Entry]:
@@ -153,7 +152,7 @@ def _folder(folder: Path, inside: PurePosixPath, problems: list[str], seen: list
                 except PermissionError as error:
                     problems.append(f"{readable(str(name))} cannot be read: {error.strerror}")
         elif wanted:
-            yield _Entry(name, lambda path=Path(entry.path): _bytes(path))
+            yield _Entry(name, partial(_bytes, Path(entry.path)))
 
 
 def _archive(path: Path, problems: list[str]) -> Iterator[_Entry]:
@@ -171,7 +170,7 @@ def _archive(path: Path, problems: list[str]) -> Iterator[_Entry]:
         elif stat.S_ISLNK(member.external_attr >> 16):
             problems.append(f"{shown} is a link, and links are not followed")
         elif len(name.parts) <= DEPTH + 1:
-            yield _Entry(name, lambda member=member, limit=SIZE[name.suffix.lower()]: _member(archive, member, limit))
+            yield _Entry(name, partial(_member, archive, member, SIZE[name.suffix.lower()]))
 
 
 def _wanted(name: PurePosixPath) -> bool:
@@ -220,10 +219,11 @@ def _decoded(data: bytes) -> str:
 def _choose(submission: Submission, chapter: ChapterSource, texts: list[tuple[_Entry, str, str]]) -> None:
     """Settle what is graded for a chapter.
 
-    A Python file comes first, unless it is the untouched starter and a notebook holds answers.  Among several, the file with
-    the chapter's own name wins, then the one nearest to the top, then the first by name; the others are told.
+    A Python file comes first, unless it is the untouched starter and a notebook holds answers.  Among several, the file
+    with the chapter's own name wins, then the one nearest to the top, then the first by name; the others are told.
     """
-    files = [(e, text, sha) for e, text, sha in texts if e.path.suffix.lower() == ".py" and _is_of(chapter, e.path, text)]
+    files = [(e, text, sha) for e, text, sha in texts
+             if e.path.suffix.lower() == ".py" and _is_of(chapter, e.path, text)]
     files.sort(key=lambda f: (f[0].path.name != chapter.file_name, len(f[0].path.parts), str(f[0].path)))
     books = [(e, parts, sha) for e, text, sha in texts if e.path.suffix.lower() == ".ipynb"
              if (parts := _notebook_parts(chapter, text))]
