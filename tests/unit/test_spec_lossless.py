@@ -140,6 +140,14 @@ def test_scenarios_on_the_real_engine(tiny):
     assert sum(check(Case(seed, 256, longest=24), tiny).accepted for seed in range(first, first + 50)) > 100
 
 
+@pytest.mark.parametrize("family", ["gemma3", "llama3rope"])
+def test_scenarios_of_other_families(family):
+    """Case H14 in small: windows of 8 positions, drafts across their edge and longer than they are."""
+    model = fucina.load(TINY / f"{family}.gguf", threads=1)
+    assert sum(check(Case(seed, 256, longest=24), model).accepted for seed in range(6000, 6025)) > 50
+    model.close()
+
+
 @pytest.mark.parametrize("real", [False, True])
 def test_batches(tiny, real):
     """1 to 4 streams with decoders of every kind in one pass: each is what it is alone."""
