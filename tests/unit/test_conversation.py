@@ -349,6 +349,15 @@ def test_a_model_without_a_template(tmp_path, model):
     bare.close()
 
 
+@pytest.mark.parametrize("template", [None, "chatml"])
+def test_an_empty_system_message(model, template):
+    """Case B10: it is a message like another, not none."""
+    c = Conversation(model, "", template=template, max_tokens=2)
+    c.send("hi")
+    assert model.tokenizer.decode(c.history).startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>")
+    assert c.messages[0] == {"role": "system", "content": ""} and c.system == ""
+
+
 def test_the_template_needs_all_messages(model):
     c = Conversation(model, max_tokens=3)
     c.send("hi")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fucina
-from fucina.chat import ChatFormat, Conversation, WarmState, send_batch, send_batch_tokens_reuse
+from fucina.chat import ChatFormat, Conversation, TurnBatch, WarmState, send_batch, send_batch_tokens_reuse
 from fucina.errors import (
     EmptyInput,
     InvalidOption,
@@ -371,3 +371,31 @@ def test_twenty_requests_one_after_another(model):
         accepted.append(c.spec_stats.accepted)
     assert len(set(sizes)) == 1
     assert all(b > a for a, b in zip(accepted[1:], accepted[2:], strict=False))
+
+
+def test_interleaved_requests_draft_as_they_would_alone(model):
+    """Case H18: two of four are the same; they join one after another, and conversations are used again."""
+
+    def make():
+        return [
+            Conversation(
+                model, template="chatml", max_tokens=20 + 5 * i, speculation=EAGER, processor=BanTokens([END]), **sampling
+            )
+            for i, sampling in enumerate(({}, SAMPLED, {}, {**SAMPLED, "seed": 6}))
+        ]  # fmt: skip
+
+    texts = ["abab" * 6, "hi", "abab" * 6, "xyz" * 4]
+    alone, together = make(), make()
+    expected = [[(c.send(t).tokens, c.spec_stats) for c, t in zip(alone, texts, strict=True)] for _ in range(2)]
+    for turn in range(2):
+        batch = TurnBatch(model)
+        turns = []
+        for c, text in zip(together, texts, strict=True):
+            turns.append(batch.send(c, text))
+            for _ in range(3):
+                batch.step()
+        while batch.busy:
+            batch.step()
+        got = [(t.reply.tokens, c.spec_stats) for t, c in zip(turns, together, strict=True)]
+        assert got == expected[turn]
+    assert expected[0][0][0] == expected[0][2][0][:20] and min(expected[1][i][1].accepted for i in (0, 2)) > 5

@@ -47,6 +47,8 @@ RENDERS = [
     ([{"role": "system", "content": "X"}], "<|im_start|>system\nX<|im_end|>\n" + OPENER, 10),
     ([user("hi")], SYSTEM + "<|im_start|>user\nhi<|im_end|>\n" + OPENER, 31),
     ([user("")], SYSTEM + "<|im_start|>user\n<|im_end|>\n" + OPENER, 30),
+    # case B10: an empty system message is one
+    ([{"role": "system", "content": ""}, user("hi")], "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n" + OPENER, 15),
 ]
 
 
