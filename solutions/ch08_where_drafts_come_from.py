@@ -12,7 +12,7 @@ with `%%exercise ch08.match`.
 """
 
 from collections import deque
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from course.exercises import Exercise, given
@@ -59,8 +59,8 @@ ex = Exercise(
     level="easy",
     section="08.1",
     hints=[
-        "Try every earlier end: end = 0, 1, ... n - 2. From there and from the end of the text, walk backwards together "
-        "for as long as the tokens agree.",
+        "Try every earlier end: end = 0, 1, ... n - 2. From there and from the end of the text, walk backwards "
+        "together for as long as the tokens agree.",
         "The walk may go on as long as it stays inside the text on the left side; it may well run over the place where "
         "the other one began. n - 1 itself is not an earlier end.",
         "Of equally long matches the latest counts: going from left to right, take a new one when it is at least as "
@@ -306,10 +306,11 @@ ex = Exercise(
     hints=[
         "First line: move the cursor with `walk`. Then a new state, of length pos + 1 and sample pos. Then a loop over "
         "the states from `last` along the links, until the link is -1 or a state already has an edge for the token.",
-        "Say the loop stopped at `state`, whose edge leads to `old`. If length[old] == length[state] + 1, the new state's "
-        "link is old, and you are done. Otherwise old has to be split: make the clone, of length length[state] + 1.",
-        "The clone gets a copy of old's edges (`dict(...)`, not the same dict), old's link and old's sample. Then go on "
-        "from `state` along the links, and turn every edge for the token that leads to old, until one does not.",
+        "Say the loop stopped at `state`, whose edge leads to `old`. If length[old] == length[state] + 1, the new "
+        "state's link is old, and you are done. Otherwise old has to be split: make the clone, of length "
+        "length[state] + 1.",
+        "The clone gets a copy of old's edges (`dict(...)`, not the same dict), old's link and old's sample. Then go "
+        "on from `state` along the links, and turn every edge for the token that leads to old, until one does not.",
         "After that, old and the new state both link to the clone. The cursor has to follow if it stands on old with a "
         "match that is not longer than the clone. And at the very end: last, stream.",
     ],
@@ -426,8 +427,8 @@ class Automaton:
         self.stream.append(token)
 
 
-@ex.wrong("The cursor moves after the automaton was extended. By then the whole text is a string of the automaton, so the "
-          "text matches itself: the match grows with every token. Move the cursor first.")
+@ex.wrong("The cursor moves after the automaton was extended. By then the whole text is a string of the automaton, so "
+          "the text matches itself: the match grows with every token. Move the cursor first.")
 class CursorAfterExtension(Automaton):
     def append(self, token):
         state, length = self.match_state, self.match_length
@@ -435,8 +436,8 @@ class CursorAfterExtension(Automaton):
         self.match_state, self.match_length = self.walk(state, length, token)
 
 
-@ex.wrong("No edge leads to the clone: the edges that led to the old state must be turned, or its shorter strings, which "
-          "the clone was made for, are never found there.")
+@ex.wrong("No edge leads to the clone: the edges that led to the old state must be turned, or its shorter strings, "
+          "which the clone was made for, are never found there.")
 class NoRedirect(Automaton):
     def append(self, token):
         before = [dict(edges) for edges in self.edges]
@@ -446,8 +447,8 @@ class NoRedirect(Automaton):
                 self.edges[state][token] = edges[token]
 
 
-@ex.wrong("Only the first edge is turned to the clone. Shorter suffixes, further along the links, have edges to the old "
-          "state as well: go on until one leads elsewhere.")
+@ex.wrong("Only the first edge is turned to the clone. Shorter suffixes, further along the links, have edges to the "
+          "old state as well: go on until one leads elsewhere.")
 class RedirectsOnce(Automaton):
     def append(self, token):
         before = [dict(edges) for edges in self.edges]
@@ -467,8 +468,8 @@ class CloneSampleIsNow(Automaton):
             self.sample[-1] = len(self.stream) - 1
 
 
-@ex.wrong("Clone and old state share one dict of edges: what is entered for one of them appears at the other. The clone "
-          "needs a copy.")
+@ex.wrong("Clone and old state share one dict of edges: what is entered for one of them appears at the other. The "
+          "clone needs a copy.")
 class SharedEdges(Automaton):
     def append(self, token):
         states = len(self.link)
@@ -478,8 +479,8 @@ class SharedEdges(Automaton):
             self.edges[clone] = self.edges[next(s for s in range(states) if self.link[s] == clone)]
 
 
-@ex.wrong("The cursor stays on the old state when its match has become a string of the clone: from there it goes on with "
-          "the wrong edges and links.")
+@ex.wrong("The cursor stays on the old state when its match has become a string of the clone: from there it goes on "
+          "with the wrong edges and links.")
 class CursorStays(Automaton):
     def append(self, token):
         match = self.walk(self.match_state, self.match_length, token)
@@ -487,8 +488,8 @@ class CursorStays(Automaton):
         self.match_state, self.match_length = match
 
 
-@ex.wrong("Never splits a state: the new state links to whatever the edge leads to, although that state's longest strings "
-          "are longer than the match. Then one state stands for strings that ended at different places.")
+@ex.wrong("Never splits a state: the new state links to whatever the edge leads to, although that state's longest "
+          "strings are longer than the match. Then one state stands for strings that ended at different places.")
 class NeverSplits(Automaton):
     def append(self, token):
         pos = len(self.stream)
@@ -612,8 +613,8 @@ def right_states(Automaton, t):
             state = state_of(a, longest)
             for string in sorted(same, key=len):
                 t.holds(state_of(a, string) == state,
-                        f"{list(string)} and {list(longest)} end at the same places, {sorted(ends)}, but lead to states "
-                        f"{state_of(a, string)} and {state}")
+                        f"{list(string)} and {list(longest)} end at the same places, {sorted(ends)}, but lead to "
+                        f"states {state_of(a, string)} and {state}")
             t.equal(a.length[state], len(longest), f"the length of the state of {list(longest)}")
             t.equal(a.link[state], state_of(a, shortest[1:]), f"the link of the state of {list(longest)}")
         t.equal(len(a.link), len(strings) + 1, "the number of states, the root included")
@@ -658,12 +659,13 @@ ex = Exercise(
     level="medium",
     section="08.5",
     hints=[
-        "`suggest` is three questions and a slice. Does the context end with the newest token of the index? Is the match "
-        "long enough? Then: where did it end, and what came behind?",
+        "`suggest` is three questions and a slice. Does the context end with the newest token of the index? Is the "
+        "match long enough? Then: where did it end, and what came behind?",
         "`observe` takes the tokens one by one. Before the index takes a token, ask: what will be true of the present "
         "match, once something stands behind it?",
         "The present match ends at the last position of the stream. Once the next token is there, that place has a "
-        "continuation, and it is the latest: sample[match_state] = len(stream) - 1, then append. Not when nothing matches.",
+        "continuation, and it is the latest: sample[match_state] = len(stream) - 1, then append. Not when nothing "
+        "matches.",
     ],
 )
 
@@ -754,8 +756,8 @@ class RefreshedTooEarly(Drafter):
                 index.sample[index.match_state] = len(index.stream) - 1
 
 
-@ex.wrong("Refreshes once for all tokens of a call. A verify commits several tokens at once, and a prompt hundreds: each "
-          "of them has a match of its own.")
+@ex.wrong("Refreshes once for all tokens of a call. A verify commits several tokens at once, and a prompt hundreds: "
+          "each of them has a match of its own.")
 class RefreshedOnce(Drafter):
     def observe(self, committed):
         index = self.index
@@ -792,8 +794,8 @@ class NoLimit(Drafter):
         return super().suggest(context, len(self.index.stream))
 
 
-@ex.wrong("Drafts without asking how long the match is. The root's sample is -1, so that with no match at all it proposes "
-          "the beginning of the text.")
+@ex.wrong("Drafts without asking how long the match is. The root's sample is -1, so that with no match at all it "
+          "proposes the beginning of the text.")
 class AnyMatch(Drafter):
     def suggest(self, context, limit):
         index = self.index
@@ -803,8 +805,8 @@ class AnyMatch(Drafter):
         return index.stream[start:start + limit]
 
 
-@ex.wrong("Does not look at the context. After an error or a rewind the index may have seen another text than the decoder: "
-          "such drafts are never right, and each of them costs a verify.")
+@ex.wrong("Does not look at the context. After an error or a rewind the index may have seen another text than the "
+          "decoder: such drafts are never right, and each of them costs a verify.")
 class NeverInDoubt(Drafter):
     def suggest(self, context, limit):
         return super().suggest(self.index.stream, limit)
@@ -902,8 +904,8 @@ ex = Exercise(
     section="08.7",
     hints=[
         "`promote`: build the row anew: the follower, then the others without it, then cut at k.",
-        "`observe` goes through pairs. The first pair joins the last token of the call before with the first one of this "
-        "call. Keep the pairs of this call in `self.newest`: `observe_top_k` promotes them once more.",
+        "`observe` goes through pairs. The first pair joins the last token of the call before with the first one of "
+        "this call. Keep the pairs of this call in `self.newest`: `observe_top_k` promotes them once more.",
         "`suggest`: a loop in which the first candidate of a token becomes the next token. It ends when there is none, "
         "and at the smaller of limit and chain.",
         "`run`: suggest, verify, extend the history, count, observe, observe_top_k. Of a step's committed tokens, all "
@@ -1134,7 +1136,8 @@ class RowsWin(Recycler):
         super().observe_top_k(rows)
 
 
-@ex.wrong("The row's tokens are added to the old candidates. They replace them: a row says all that the model thinks now.",
+@ex.wrong("The row's tokens are added to the old candidates. They replace them: a row says all that the model thinks "
+          "now.",
           replaces="Recycler")
 class AddsRows(Recycler):
     def observe_top_k(self, rows):
@@ -1144,14 +1147,16 @@ class AddsRows(Recycler):
         super().observe_top_k([])
 
 
-@ex.wrong("Proposes the candidates of one token, side by side. They are alternatives for the same place; a draft needs one "
-          "token for each of the next places. Follow the first candidate, then its first candidate.", replaces="Recycler")
+@ex.wrong("Proposes the candidates of one token, side by side. They are alternatives for the same place; a draft "
+          "needs one token for each of the next places. Follow the first candidate, then its first candidate.",
+          replaces="Recycler")
 class SideBySide(Recycler):
     def suggest(self, context, limit):
         return self.table.get(context[-1], [])[:min(limit, self.chain)]
 
 
-@ex.wrong("The draft may be longer than limit or chain allow. Where tokens follow each other in a circle it never ends.",
+@ex.wrong("The draft may be longer than limit or chain allow. Where tokens follow each other in a circle it never "
+          "ends.",
           replaces="Recycler")
 class TooLong(Recycler):
     def suggest(self, context, limit):
@@ -1212,7 +1217,8 @@ def no_prompt(model, drafter, prompt, n):
     return history[len(prompt):], counts
 
 
-@ex.wrong("Counts every committed token as accepted. The last one of a step is the model's own: a correction or a bonus.",
+@ex.wrong("Counts every committed token as accepted. The last one of a step is the model's own: a correction or a "
+          "bonus.",
           replaces="run")
 def counts_the_bonus(model, drafter, prompt, n):
     history = list(prompt)
@@ -1230,8 +1236,8 @@ def counts_the_bonus(model, drafter, prompt, n):
     return history[len(prompt):], counts
 
 
-@ex.wrong("Drafts are not shortened at the end, so that more than n tokens are settled. A step commits one token more than "
-          "it accepts: a draft may have one token less than are missing.", replaces="run")
+@ex.wrong("Drafts are not shortened at the end, so that more than n tokens are settled. A step commits one token more "
+          "than it accepts: a draft may have one token less than are missing.", replaces="run")
 def overshoots(model, drafter, prompt, n):
     history = list(prompt)
     drafter.observe(list(prompt))
@@ -1271,14 +1277,15 @@ def across_calls(mine, t):
         recycler = recycler_told(t, mine.Recycler, 8, *parts)
         text = sum(parts, [])
         for token in sorted(set(text[:-1])):
-            followers = [b for a, b in zip(text, text[1:], strict=False) if a == token]
+            followers = [b for a, b in pairwise(text) if a == token]
             t.equal(recycler.table.get(token), list(dict.fromkeys(reversed(followers))), f"r.table[{token}]")
 
 
 @ex.check("a row replaces the candidates; what was settled then returns to the front")
 def rows_replace(mine, t):
     for settled, row, want in (([1, 5], TopKRow(1, [5, 6]), [5, 6]), ([1, 5], TopKRow(1, [6, 7]), [5, 6, 7]),
-                               ([1, 5], TopKRow(1, [6, 7, 8, 9]), [5, 6, 7]), ([1, 5, 1, 4], TopKRow(1, [4, 9]), [4, 5, 9]),
+                               ([1, 5], TopKRow(1, [6, 7, 8, 9]), [5, 6, 7]),
+                               ([1, 5, 1, 4], TopKRow(1, [4, 9]), [4, 5, 9]),
                                ([2, 3], TopKRow(1, [8, 9]), [8, 9])):
         recycler = recycler_told(t, mine.Recycler, 3, [1, 3], settled)
         t.call(recycler.observe_top_k, [row], shown=f"r.observe_top_k([{row}])")
@@ -1287,7 +1294,8 @@ def rows_replace(mine, t):
 
 @ex.check("a draft follows first candidates, until there is none, or to limit and chain")
 def follows_the_chain(mine, t):
-    for text, context, limit, want in (([3, 7, 5], [3], 8, [7, 5]), ([3, 7, 5], [9, 3], 1, [7]), ([3, 7, 5], [5], 8, []),
+    for text, context, limit, want in (([3, 7, 5], [3], 8, [7, 5]), ([3, 7, 5], [9, 3], 1, [7]),
+                                       ([3, 7, 5], [5], 8, []),
                                        ([3, 7, 3, 9, 4], [3], 8, [9, 4]), ([3, 7, 5], [3], 0, []),
                                        ([1, 2, 1], [1], 20, [2, 1, 2, 1, 2, 1, 2, 1])):
         recycler = recycler_told(t, mine.Recycler, 8, text)
@@ -1374,7 +1382,8 @@ ex = Exercise(
         "a source that may draft.",
         "`record`: one True or False for each drafted token goes into the window, the accepted ones first. The window "
         "forgets by itself what is older than 64. It is judged only when it holds 64.",
-        "To mute is to set `muted_for` and to clear the window; `count_down` takes the committed tokens off, down to 0.",
+        "To mute is to set `muted_for` and to clear the window; `count_down` takes the committed tokens off, down to "
+        "0.",
     ],
 )
 
@@ -1487,8 +1496,8 @@ class SourceGate:
         self.muted_for = max(0, self.muted_for - committed)
 
 
-@ex.wrong("At a tie the last source wins. It should be the first: the conversation is nearer to what is being said than "
-          "any document.", replaces="choose")
+@ex.wrong("At a tie the last source wins. It should be the first: the conversation is nearer to what is being said "
+          "than any document.", replaces="choose")
 def last_wins(sources, limit, min_match=2):
     best = None
     for number, source in enumerate(sources):
@@ -1499,8 +1508,8 @@ def last_wins(sources, limit, min_match=2):
     return (None, 0) if best is None else (best, min(limit, 2 * (1 + sources[best].match_length)))
 
 
-@ex.wrong("The first source with a match drafts, although a later one matches longer. A long match says much more than a "
-          "short one.", replaces="choose")
+@ex.wrong("The first source with a match drafts, although a later one matches longer. A long match says much more "
+          "than a short one.", replaces="choose")
 def first_wins(sources, limit, min_match=2):
     for number, source in enumerate(sources):
         if not source.muted and source.match_length >= min_match:
@@ -1517,8 +1526,8 @@ def muted_drafts(sources, limit, min_match=2):
     return (None, 0) if best is None else (best, min(limit, 2 * (1 + sources[best].match_length)))
 
 
-@ex.wrong("When the longest match belongs to a muted source, nobody drafts. Leave muted sources out before you compare: "
-          "another one may draft.", replaces="choose")
+@ex.wrong("When the longest match belongs to a muted source, nobody drafts. Leave muted sources out before you "
+          "compare: another one may draft.", replaces="choose")
 def muted_blocks(sources, limit, min_match=2):
     best = None
     for number, source in enumerate(sources):
@@ -1564,7 +1573,8 @@ def beyond_the_limit(sources, limit, min_match=2):
     return (None, 0) if best is None else (best, 2 * (1 + sources[best].match_length))
 
 
-@ex.wrong("The window counts drafts, not tokens: a draft of 16 tokens of which one was right looks as good as one of 2.",
+@ex.wrong("The window counts drafts, not tokens: a draft of 16 tokens of which one was right looks as good as one of "
+          "2.",
           replaces="SourceGate")
 class CountsDrafts(SourceGate):
     def record(self, drafted, accepted):
@@ -1581,8 +1591,8 @@ class JudgesAtOnce(SourceGate):
             self.window.clear()
 
 
-@ex.wrong("The window is not emptied when the source is muted. After the pause a single wrong token mutes it again: the old "
-          "failures are held against it twice.", replaces="SourceGate")
+@ex.wrong("The window is not emptied when the source is muted. After the pause a single wrong token mutes it again: "
+          "the old failures are held against it twice.", replaces="SourceGate")
 class HoldsAGrudge(SourceGate):
     def record(self, drafted, accepted):
         for i in range(drafted):
@@ -1591,8 +1601,8 @@ class HoldsAGrudge(SourceGate):
             self.muted_for = self.mute_for
 
 
-@ex.wrong("The accepted tokens are entered last. A draft is accepted from its beginning: the wrong ones are the younger "
-          "ones, and leave the window later.", replaces="SourceGate")
+@ex.wrong("The accepted tokens are entered last. A draft is accepted from its beginning: the wrong ones are the "
+          "younger ones, and leave the window later.", replaces="SourceGate")
 class WrongEnd(SourceGate):
     def record(self, drafted, accepted):
         for i in range(drafted):

@@ -16,7 +16,8 @@ PLACES = {"0": (0, 0), "1": (1, 0), "2": (2, 0), "3": (3, 0), "2'": (1.5, 1)}
 
 def automaton() -> Figure:
     return figures.state_graph(
-        PLACES, [("0", "1", "a"), ("1", "2", "b"), ("2", "3", "c"), ("0", "2'", "b"), ("0", "3", "c"), ("2'", "3", "c")],
+        PLACES,
+        [("0", "1", "a"), ("1", "2", "b"), ("2", "3", "c"), ("0", "2'", "b"), ("0", "3", "c"), ("2'", "3", "c")],
         dashed=[("1", "0"), ("2", "2'"), ("2'", "0"), ("3", "0")], current="2'", double=["3"], title="Growing")
 
 
@@ -31,7 +32,7 @@ def words(figure: Figure) -> list[str]:
 
 
 @pytest.mark.parametrize("make", [automaton, machine, lambda: figures.state_graph({"alone": (0, 0)}, [])])
-def test_is_inside_its_frame(make) -> None:  # noqa: ANN001
+def test_is_inside_its_frame(make) -> None:
     figure = make()
     assert figure.svg == make().svg
     tree = ElementTree.fromstring(figure.svg)
@@ -56,7 +57,8 @@ def points(figure: Figure) -> list[tuple[float, float]]:
 
 def test_arrows_run_over_no_state() -> None:
     figure = automaton()
-    boxes = [rect for rect in ElementTree.fromstring(figure.svg).findall(f"{SVG}rect") if rect.get("fill-opacity") == "0.14"]
+    rects = ElementTree.fromstring(figure.svg).findall(f"{SVG}rect")
+    boxes = [rect for rect in rects if rect.get("fill-opacity") == "0.14"]
     assert len(boxes) == len(PLACES) - 1
     for rect in boxes:
         left, top = float(rect.get("x")), float(rect.get("y"))
@@ -95,6 +97,6 @@ def test_words_say_what_the_picture_says() -> None:
     (lambda: figures.state_graph({"a": (0, 0)}, [], dashed=[("a", "d")]), "no state 'd'"),
     (lambda: figures.state_graph({"a": (0, 0)}, [], double=["e"]), "double: there is no state 'e'"),
 ])
-def test_bad_input_is_refused_by_name(call, told: str) -> None:  # noqa: ANN001
+def test_bad_input_is_refused_by_name(call, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         call()
