@@ -2,6 +2,8 @@
 
 import math
 
+from dataclasses import replace
+
 import pytest
 
 from fucina.decoding import Decoder
@@ -77,6 +79,7 @@ WHERE = [
     ("source.observe", after, 8),
     ("source.observe_top_k", failing, 5),
     ("source.truncate_pending", failing, 3),
+    ("source.odds", failing, 8),
     ("sampler.next", failing, 25),
     ("sampler.processor.process", failing, 25),
     ("sampler.processor.commit", failing, 25),
@@ -109,6 +112,8 @@ def test_errors_leave_a_stream_that_goes_on(place, how, most, spoiled):
         setup.sampler = OpenSampler(setup.sampler)
         length = (lambda n: 9) if place == "source.truncate_pending" else None
         source = Hungry(text, (lambda i, t: (t + 1) % 24 if i == 2 else t) if spoiled else None, length)
+        if place == "source.odds":
+            source.odds = lambda n: [0.99] * n
         source.strict = (place, how) != ("source.observe", failing)  # what it refused it is not told again
         hooks = {"hook": lambda n, row: None, "on_step": lambda record: None}
         target, name = {"source": source, "sampler": setup.sampler, "model": setup.model}, place.split(".")[-1]
@@ -122,8 +127,9 @@ def test_errors_leave_a_stream_that_goes_on(place, how, most, spoiled):
         elif "." in place:
             owner = target[place.split(".")[0]]
             setattr(owner, name, how(getattr(owner, name), at))
+        options = replace(OPTIONS, adapt_budget=place == "source.odds")
         decoder = SpeculativeDecoder(
-            setup.model, source, OPTIONS, vocab=24, timed=False, on_row=hooks["hook"], on_step=hooks["on_step"]
+            setup.model, source, options, vocab=24, timed=False, on_row=hooks["hook"], on_step=hooks["on_step"]
         )
         started = False
         while not started:
