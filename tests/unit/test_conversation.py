@@ -267,6 +267,7 @@ def test_a_stop_that_only_the_last_cut_character_completes(model):
 
 
 def test_max_tokens_and_a_full_context(model):
+    """Cases D4 and D6: a prompt that does not fit is refused at once, a full context ends a reply with "length"."""
     prompt = ChatFormat.CHATML.encode_turn(model.tokenizer, "hi")
     c = Conversation(model, template="chatml", max_tokens=3)
     reply = c.send("hi")

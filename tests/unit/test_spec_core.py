@@ -212,6 +212,7 @@ def test_cuts_are_told():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_lying_sources(seed):
+    """Too many, no integers, and ids outside of the vocabulary (case H16) are never verified."""
     model = ToyModel()
     text = plain(model).history
     stream, _decoder = speculative(
@@ -221,6 +222,7 @@ def test_lying_sources(seed):
 
 
 def test_zero_drafts_is_off_and_not_the_default():
+    """Case H22; the counts add up."""
     model = ToyModel()
     text = plain(model).history
     source = Replay(text)
@@ -338,6 +340,7 @@ def test_penalties_see_the_accepted_tokens():
 @pytest.mark.parametrize("drafts", [2, 8, 48])
 @pytest.mark.parametrize("penalty", [{"presence_penalty": 1.0}, {"frequency_penalty": 0.7}, {"repeat_penalty": 1.6}])
 def test_each_penalty_at_each_width(penalty, drafts):
+    """Case H8."""
     model = ToyModel(vocab=10)
     options = SamplerOptions(**penalty)
     text = plain(model, 80, Sampler(options)).history

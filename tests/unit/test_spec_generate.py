@@ -102,6 +102,7 @@ def two_turns(model, make_decoder, stops=(), ends=frozenset(), seed=7):
 
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_every_token_as_the_end_of_text(model, drafts):
+    """Case H2: the turn ends at every place of a draft, with each length of drafts."""
     ids = model.tokenizer.encode(PROMPT)
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=7, repeat_penalty=1.2), Logged())
     text = run(model, ids, Decoder(model), sampler).tokens
@@ -114,7 +115,7 @@ def test_every_token_as_the_end_of_text(model, drafts):
 
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_stop_texts_inside_an_accepted_draft(model, drafts):
-    """The match completes anywhere in a draft, across tokens too: all else is plain decoding's."""
+    """Case H4: the match completes anywhere in a draft, across tokens too; all else, the next turn too, is plain decoding's."""
     ids = model.tokenizer.encode(PROMPT)
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=7, repeat_penalty=1.2), Logged())
     whole = run(model, ids, Decoder(model), sampler)
@@ -130,6 +131,7 @@ def test_stop_texts_inside_an_accepted_draft(model, drafts):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 17, 33])
 def test_max_tokens_and_context(model, n):
+    """Case D6: the context ends a text with "length", and what there is stays."""
     ids = model.tokenizer.encode(PROMPT)
     text = model.generate(ids, max_tokens=60, ignore_eos=True).tokens
     fast = model.generate(ids, max_tokens=n, ignore_eos=True, speculative=perfect(model, ids + text))
@@ -141,7 +143,7 @@ def test_max_tokens_and_context(model, n):
 
 
 def test_penalties_reach_every_token(model):
-    """Frequency -2 and +2 differ from each other, and each is what plain decoding gives."""
+    """Case H6: frequency -2 and +2 differ from each other, and each is what plain decoding gives."""
     texts = []
     for penalty in (-2.0, 2.0):
         plain = model.generate("Repeat hello: hello", max_tokens=60, ignore_eos=True, frequency_penalty=penalty)

@@ -75,6 +75,7 @@ def test_smollm2_fake_turn_stays_text(smollm2):
 
 
 def test_smollm2_parts_equal_text(smollm2):
+    """Case B8."""
     tokenizer, template = smollm2
     parts = [{"type": "text", "text": "tell me a "}, {"type": "text", "text": "riddle"}]
     assert template.encode(tokenizer, [user(parts)]) == template.encode(tokenizer, [user("tell me a riddle")])
@@ -247,6 +248,7 @@ def test_template_that_fails_or_runs_away(source, message):
     ],
 )
 def test_malformed_messages(messages, message):
+    """Cases B8 (a part that is no text is named) and B12 (half a surrogate pair)."""
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(CHATML).render(messages)
 
