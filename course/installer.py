@@ -5,7 +5,6 @@ Each step is one child process whose output is shown in short, kept, and explain
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -83,7 +82,7 @@ def step(title: str, command: list[str], lock: int | None = None) -> None:
     keep = (lock,) if lock is not None and os.name != "nt" else ()
     try:
         child = subprocess.Popen(
-            command, cwd=ROOT, env=child_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=ROOT, env=_variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", pass_fds=keep,
         )  # fmt: skip
     except OSError as error:
@@ -103,6 +102,11 @@ def step(title: str, command: list[str], lock: int | None = None) -> None:
         kind = cause_of("\n".join(last))
         shown = "\n".join("  | " + shorten(line) for line in list(last)[-12:] if line)
         raise SetupError(f"This step failed (exit code {code}):\n{shown}\n{advice_for(kind)}", kind)
+
+
+def _variables() -> dict[str, str]:
+    """For venv, pip and uv: they read and write paths in any letters, also where the locale knows ASCII only."""
+    return {**child_environment(), "PYTHONUTF8": "1"}
 
 
 def check_interpreter() -> None:
@@ -173,21 +177,17 @@ def _index_of_pip() -> list[str]:
     if any(name in os.environ for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX")):
         return []
     command = [str(venv_python()), "-m", "pip", "config", "list"]
-    found = subprocess.run(command, env=child_environment(), capture_output=True, encoding="utf-8", errors="replace")
+    found = subprocess.run(command, env=_variables(), capture_output=True, encoding="utf-8", errors="replace")
     match = re.search(r"^(?:global|install|:env:|user|site)\.index-url='(.+)'$", found.stdout, re.MULTILINE)
     return ["--default-index", match[1]] if match else []
 
 
 def _write_settings() -> None:
     """Small files in the environment: the checkout on the path in any encoding, and a quiet JupyterLab."""
-    question = "import sysconfig; print(ascii(sysconfig.get_path('purelib')))"
-    answer = subprocess.check_output([str(venv_python()), "-c", question], env=child_environment(), encoding="ascii")
-    site = Path(ast.literal_eval(answer.strip()))
-    # A plain path in a .pth file is read in the locale's encoding by some Pythons; this line is ASCII for any path.
-    root = ascii(os.fsencode(ROOT)) if os.name != "nt" else ascii(str(ROOT))
-    (site / "fucina_checkout.pth").write_text(
-        f"import os, sys; p = os.fsdecode({root}); p in sys.path or sys.path.append(p)\n", encoding="ascii"
-    )
+    # Found by looking: the environment's Python cannot be asked before this is done.
+    sites = [VENV / "Lib" / "site-packages"] if os.name == "nt" else sorted(VENV.glob("lib/python3*/site-packages"))
+    for site in sites:
+        put_on_path(site)
     # The kernel warns in every terminal that it talks over TCP, which is this machine's own loopback.
     kernel = VENV / "etc" / "ipython" / "ipython_kernel_config.py"
     kernel.parent.mkdir(parents=True, exist_ok=True)
@@ -196,3 +196,16 @@ def _write_settings() -> None:
     settings.mkdir(parents=True, exist_ok=True)
     quiet = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
     (settings / "overrides.json").write_text(json.dumps(quiet), encoding="utf-8")
+
+
+def put_on_path(site: Path) -> None:
+    """Let the environment import from the checkout, by .pth files that every Python reads in every locale.
+
+    A plain path in such a file is read in the locale's encoding by some Pythons, and bytes that it cannot decode keep
+    Python from starting at all.  So what the editable install wrote is replaced, too, where it is not ASCII.
+    """
+    root = ascii(os.fsencode(ROOT)) if os.name != "nt" else ascii(str(ROOT))
+    line = f"import os, sys; p = os.fsdecode({root}); p in sys.path or sys.path.append(p)\n"
+    for path in [site / "fucina_checkout.pth", *site.glob("*fucina*.pth")]:
+        if not path.exists() or not path.read_bytes().isascii():
+            path.write_text(line, encoding="ascii")

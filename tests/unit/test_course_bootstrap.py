@@ -416,3 +416,24 @@ def test_help_needs_no_environment(tmp_path, how):
 )
 def test_the_command_is_split_off(arguments, command, rest):
     assert bootstrap.split_command(arguments) == (command, rest)
+
+
+# --- paths in any letters, locales with few -----------------------------------------------------------------------
+
+
+def test_the_checkout_is_importable_in_every_locale(checkout, tmp_path):
+    """The editable install writes a plain path, over which Python stumbles where the locale knows ASCII only."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (checkout / "found_in_checkout.py").write_text("value = 17\n", encoding="utf-8")
+    (site / "_editable_impl_fucina.pth").write_text(f"{checkout}\n", encoding="utf-8")
+    (site / "other.pth").write_text("# not ours\n", encoding="utf-8")
+    installer.put_on_path(site)
+    assert all(path.read_bytes().isascii() for path in site.glob("*.pth"))
+    assert (site / "other.pth").read_text(encoding="utf-8") == "# not ours\n"
+    program = "import os, site, sys; site.addsitedir(os.environ['SITE']); import found_in_checkout as f; print(f.value)"
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHON", "LANG"))}
+    for few in ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"}):
+        answer = subprocess.run([sys.executable, "-c", program], env={**variables, **few, "SITE": str(site)},
+                                capture_output=True, encoding="utf-8", cwd=tmp_path)
+        assert answer.stdout.strip() == "17", answer.stderr
