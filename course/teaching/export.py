@@ -159,9 +159,9 @@ def _introduction(chapter: ChapterSource) -> str:
     number = chapter.chapter.removeprefix("ch")
     return "\n\n".join([
         f"# Chapter {number}: {chapter.title}", *kept,
-        (f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer into "
-         "its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The cell "
-         "behind it says what the answer is worth. Run the cells from top to bottom before you hand in."),
+        (f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer "
+         "into its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The "
+         "cell behind it says what the answer is worth. Run the cells from top to bottom before you hand in."),
     ])
 
 

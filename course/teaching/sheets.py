@@ -38,8 +38,8 @@ def as_csv(document: dict[str, Any]) -> str:
                 (f"{check['text']}: {check['what']}" for check in checks if check["status"] == "failed"), "")
             writer.writerow([plain(value) for value in (
                 entry["student"], chapter["chapter"], grade["exercise"], grade["outcome"], grade["score"],
-                grade["points"], sum(check["status"] == "passed" for check in checks), len(checks), chapter["file"], chapter["sha256"],
-                grade["digest"], message, problems)])
+                grade["points"], sum(check["status"] == "passed" for check in checks), len(checks), chapter["file"],
+                chapter["sha256"], grade["digest"], message, problems)])
         if not rows:
             blank = ["" for _ in COLUMNS[1:-1]]
             writer.writerow([plain(value) for value in (entry["student"], *blank, problems)])
@@ -83,8 +83,8 @@ def page(document: dict[str, Any]) -> str:
 
 def _student(number: int, entry: dict[str, Any]) -> str:
     say = html.escape
-    parts = [(f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} points '
-              f'{meter(entry["score"], entry["points"])}</p>')]
+    parts = [(f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} '
+              f'points {meter(entry["score"], entry["points"])}</p>')]
     parts += [f'<p class="problem">{say(problem)}</p>' for problem in entry["problems"]]
     for chapter in entry["chapters"]:
         where = (f'<code>{say(chapter["file"])}</code>, SHA-256 <code>{chapter["sha256"]}</code>' if chapter["file"]

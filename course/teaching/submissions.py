@@ -32,8 +32,8 @@ CHAPTER = re.compile(r"(?<![a-z0-9])(ch[0-9][0-9])(?![0-9])", re.IGNORECASE)
 class HandedIn:
     """A chapter's exercises file as it is graded.
 
-    `path` is where it was found, for people; `sha256` that of the bytes that were handed in; `text` the file, and `parts`
-    the answers where they come from a notebook.
+    `path` is where it was found, for people; `sha256` that of the bytes that were handed in; `text` the file, and
+    `parts` the answers where they come from a notebook.
     """
 
     path: str
