@@ -9,7 +9,7 @@ from typing import Any
 from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
-from . import svg
+from . import speculation, streams, svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -21,7 +21,10 @@ _HEADINGS = {
     "busy": "Beside a busy process",
     "start": "Start-up and memory",
     "accuracy": "Accuracy",
+    "conversations": "Conversations together",
+    "speculation": "Speculative decoding",
 }
+_TABLES = {"conversations": streams.tables, "speculation": speculation.tables}
 
 _INTRO = """\
 # Performance
@@ -53,6 +56,12 @@ _EMPTY = "\nNo results are stored yet: run `python -m bench`.\n"
 def load_all(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """Records of every machine, by file name without its ending."""
     return {p.stem: results.read(p)["records"] for p in sorted(folder.glob("*.json"))}
+
+
+def tables_of(name: str, record: dict[str, Any]) -> list[tuple[str, tables.Table]]:
+    """(heading, table) of everything in a record; its name says which kind it is."""
+    own = _TABLES.get(name.split("/")[0])
+    return own(record) if own else tables.tables(name, record)
 
 
 def _gigabytes(value: float) -> str:
@@ -143,7 +152,7 @@ def page(machines: dict[str, dict[str, Any]]) -> str:
                         out.append(
                             f"![{alt}; the same numbers are in the tables below]({path.removeprefix('docs/')})\n"
                         )
-                for title, table in tables.tables(f"{kind}/{model}", record):
+                for title, table in tables_of(f"{kind}/{model}", record):
                     out.append((f"{title[0].upper()}{title[1:]}:\n\n" if title else "") + tables.markdown(table) + "\n")
                 stamp = record["stamp"]
                 out.append(f"`{stamp['command']}` ({stamp['date'][:10]}; {_settings(record)})\n")
@@ -177,5 +186,5 @@ def write(root: Path = ROOT) -> list[str]:
 def plain(name: str, record: dict[str, Any]) -> str:
     """A record for a terminal."""
     parts = [f"{name}  ({record['stamp']['command']})"]
-    parts += [(f"{title}\n" if title else "") + tables.text(table) for title, table in tables.tables(name, record)]
+    parts += [(f"{title}\n" if title else "") + tables.text(table) for title, table in tables_of(name, record)]
     return "\n\n".join(parts) + "\n"

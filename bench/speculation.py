@@ -4,6 +4,8 @@ For every kind of task: speedup of decoding (plain seconds / speculative seconds
 with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens a step,
 and the part of steps that the gate turned off.  Outputs that fall into a loop, and very short ones, are listed apart: a
 small model that repeats itself would flatter speculation.  Every variant must give the tokens of plain decoding.
+
+Overhead: what a step takes beside its pass, beyond what plain decoding of as many tokens takes beside its passes.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,14 +24,18 @@ import numpy as np
 import fucina
 from fucina import Model
 from fucina.chat import ChatTemplate
-from fucina.decoding import Decoder
+from fucina.decoding import Decoder, DecodeStream
 from fucina.generation import Generation
 from fucina.measure import results
 from fucina.measure.machine import describe_machine, slug
+from fucina.measure.results import Spread
+from fucina.measure.tables import Table, spread, text
 from fucina.ops.native.cores import default_threads
 from fucina.speculative import CascadeOptions, Options, SpeculationIndex, SpeculativeDecoder, StepRecord, default_table
 
-from .speculation_tasks import KINDS, MAX_TOKENS, Task, tasks
+from .speculation_tasks import KINDS, MAX_TOKENS, Task
+from .speculation_tasks import tasks as fixed_tasks
+from .streams import clocked
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SHORTEST = 24  # tokens of an output that is timed
@@ -38,9 +45,11 @@ LONGEST_PERIOD = 32
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "speculative": ({}, {}),
     "gate off": ({"min_speedup": 0.0}, {}),
-    "text alone": ({}, {"recycling_chain": 0}),
-    "recycling alone": ({}, {"conversation": False}),
+    "text alone": ({}, {"recycling_chain": 0}),  # without references
+    "references alone": ({}, {"conversation": False, "recycling_chain": 0}),
+    "recycling alone": ({}, {"conversation": False}),  # without references
 }
+LIMITS = {"nothing drafted": 0.03, "verify": 0.05}  # of the pass, what drafting may cost
 
 
 def loop_period(tokens: Sequence[int]) -> int:
@@ -53,15 +62,37 @@ def loop_period(tokens: Sequence[int]) -> int:
     return 0
 
 
+def applies(task: Task, variant: str) -> bool:
+    """Whether a variant has something to say about a task."""
+    return variant != "references alone" or bool(task.references)
+
+
 def make_decoder(model: Model, task: Task, variant: str, log: Callable[[StepRecord], None]) -> Decoder:
     """The decoder of a variant for one run of a task."""
     if variant == "plain":
         return Decoder(model)
     options, cascade = VARIANTS[variant]
     index = SpeculationIndex(model.config.vocab_size, CascadeOptions(**cascade))
-    for reference in task.references:
-        index.add_reference(model.tokenizer.encode(reference, special=False))
+    if variant not in ("text alone", "recycling alone"):
+        for reference in task.references:
+            index.add_reference(model.tokenizer.encode(reference, special=False))
     return SpeculativeDecoder(model, index, Options(**options), on_step=log)
+
+
+@contextmanager
+def timed_steps(model: Model, decoder: Decoder) -> Iterator[list[tuple[float, float]]]:
+    """(seconds of a step beside its pass, seconds of its pass) of every step inside the `with`."""
+    step, steps = decoder.step, []
+    with clocked(model) as passes:
+
+        def timed(stream: DecodeStream) -> int:
+            start = perf_counter()
+            committed = step(stream)
+            steps.append((perf_counter() - start - passes[-1], passes[-1]))
+            return committed
+
+        decoder.step = timed  # type: ignore[method-assign]
+        yield steps
 
 
 def priced(log: Sequence[StepRecord]) -> float:
@@ -81,6 +112,7 @@ def prompt_ids(model: Model, template: ChatTemplate, task: Task) -> list[int]:
 def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence[str], rounds: int) -> dict[str, Any]:
     """Run one task `rounds` times with each variant, in turn, plain first in every other round."""
     ids = prompt_ids(model, template, task)
+    variants = [v for v in variants if applies(task, v)]
     seconds: dict[str, list[float]] = {v: [] for v in ("plain", *variants)}
     last: dict[str, Any] = {}
     reference: Generation | None = None
@@ -108,7 +140,27 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
         "loop": loop_period(tokens),
         "seconds": seconds,
         "stats": last,
+        "overhead": overhead(model, task, ids),
     }
+
+
+def overhead(model: Model, task: Task, ids: Sequence[int]) -> dict[str, list[float]]:
+    """Of each kind of step: [steps, median seconds that drafting takes beside the pass, median seconds of the pass]."""
+    beside_plain, out = 0.0, {}
+    for variant in ("plain", "speculative"):
+        log: list[StepRecord] = []
+        decoder = make_decoder(model, task, variant, log.append)
+        with timed_steps(model, decoder) as steps:
+            model.generate(ids, max_tokens=MAX_TOKENS, speculative=decoder, **task.sampling)
+        if variant == "plain":
+            beside_plain = statistics.median(beside for beside, _ in steps) if steps else 0.0
+            continue
+        for kind, wanted in (("nothing drafted", ("fallback", "off")), ("verify", ("verify",))):
+            mine = [(s, r) for s, r in zip(steps, log, strict=True) if r.kind in wanted]
+            if mine:
+                beside = [beside - max(r.committed, 1) * beside_plain for (beside, _), r in mine]
+                out[kind] = [len(mine), statistics.median(beside), statistics.median(inside for (_, inside), _ in mine)]
+    return out
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -123,30 +175,54 @@ def speedup(run: dict[str, Any], variant: str) -> float:
     return statistics.median(results.pair_ratios(run["seconds"]["plain"], run["seconds"][variant]))
 
 
-def table(runs: Sequence[dict[str, Any]], variants: Sequence[str]) -> str:
-    """Lines for people."""
-    lines = []
-    for kind in dict.fromkeys(r["kind"] for r in runs):
-        mine = [r for r in runs if r["kind"] == kind]
-        timed = [r for r in mine if not r["loop"] and r["tokens"] >= SHORTEST]
-        loops, short = sum(r["loop"] > 0 for r in mine), sum(r["tokens"] < SHORTEST for r in mine)
-        lines.append(f"{kind}: {len(timed)} prompts ({loops} loop, {short} short, apart)")
-        for variant in variants:
-            if not timed:
-                continue
-            ratios = [speedup(r, variant) for r in timed]
-            middle, low, high = interval(ratios)
-            s = [r["stats"][variant] for r in timed]
-            drafted, steps = sum(x["drafted"] for x in s), sum(x["steps"] for x in s)
-            lines.append(
-                f"  {variant:16s} {middle:5.2f}x [{low:.2f}, {high:.2f}], worst {min(ratios):.2f}x; "
-                f"by the table {statistics.median(x['priced'] for x in s):.2f}x, "
-                f"worst {min(x['priced'] for x in s):.2f}x; "
-                f"accepted {sum(x['accepted'] for x in s) / max(drafted, 1):.0%} of {drafted}, "
-                f"{sum(x['committed'] for x in s) / max(steps, 1):.2f} tokens a step, "
-                f"off {sum(x['disabled_steps'] for x in s) / max(steps, 1):.0%}"
-            )
-    return "\n".join(lines)
+def timed(runs: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The runs of a kind that count: no loop, and not very short."""
+    return [r for r in runs if r["kind"] == kind and not r["loop"] and r["tokens"] >= SHORTEST]
+
+
+def _interval(runs: Sequence[dict[str, Any]], variant: str) -> str:
+    middle, low, high = interval([speedup(r, variant) for r in runs])
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _task_row(runs: Sequence[dict[str, Any]], kind: str) -> list[str]:
+    mine, counted = [r for r in runs if r["kind"] == kind], timed(runs, kind)
+    s = [r["stats"]["speculative"] for r in counted]
+    steps = sum(x["steps"] for x in s)
+    return [
+        kind,
+        f"{len(counted)} ({sum(r['loop'] > 0 for r in mine)}, {len(mine) - len(counted) - sum(r['loop'] > 0 for r in mine)})",
+        _interval(counted, "speculative"),
+        f"{min(speedup(r, 'speculative') for r in counted):.2f}",
+        f"{statistics.median(x['priced'] for x in s):.2f}",
+        f"{min(x['priced'] for x in s):.2f}",
+        f"{sum(x['accepted'] for x in s) / max(sum(x['drafted'] for x in s), 1):.0%}",
+        f"{sum(x['committed'] for x in s) / max(steps, 1):.2f}",
+        f"{sum(x['disabled_steps'] for x in s) / max(steps, 1):.0%}",
+    ]
+
+
+def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
+    """(heading, table) of a record: the tasks, the sources, the overhead."""
+    runs = record["runs"]
+    kinds = [k for k in dict.fromkeys(r["kind"] for r in runs) if timed(runs, k)]
+    header = ["task", "prompts (loops, short ones apart)", "speedup (95 % interval)", "worst prompt",
+              "by costs alone", "worst prompt", "accepted", "tokens a step", "gate off"]  # fmt: skip
+    out = [("speculative decoding over plain decoding", (header, [_task_row(runs, k) for k in kinds]))]
+    variants = [v for v in VARIANTS if any(v in r["stats"] for r in runs)]
+    body = []
+    for kind in kinds:
+        counted = timed(runs, kind)
+        body.append([kind, *(_interval(counted, v) if all(v in r["stats"] for r in counted) else "" for v in variants)])
+    out.append(("with the gate off, and with each source alone", (["task", *variants], body)))
+    body = []
+    for kind, limit in LIMITS.items():
+        found = [r["overhead"][kind] for r in runs if kind in r["overhead"]]
+        beside = Spread.of([1e6 * b for _, b, _ in found])
+        share = Spread.of([b / p for _, b, p in found])
+        body.append([kind, f"{sum(int(n) for n, _, _ in found)}", spread(beside), f"{share.median:.1%}", f"{limit:.0%}"])
+    header = ["step", "steps", "microseconds beside the pass", "of the pass", "limit"]
+    return [*out, ("what drafting, observing and gating take", (header, body))]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -158,29 +234,34 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument(
         "--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=f"of {', '.join(KINDS)}"
     )
-    p.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
+    p.add_argument(
+        "--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT",
+        help=f"of {', '.join(VARIANTS)}; \"speculative\" is always measured",
+    )  # fmt: skip
     p.add_argument("--first", type=int, default=99, metavar="N", help="only the first N prompts of a kind")
     p.add_argument("--output", type=Path, help="file of results to update (default bench/results/MACHINE.json)")
     p.add_argument("--dry", action="store_true", help="do not store")
     a = p.parse_args(argv)
     a.threads = a.threads or default_threads()
+    a.variants = list(dict.fromkeys(["speculative", *a.variants]))
     model = fucina.load(a.model, threads=a.threads)
     template = ChatTemplate.of(model)
     runs, began = [], perf_counter()
-    for task in tasks():
+    for task in fixed_tasks():
         if task.kind in a.kinds and task.index < a.first:
             runs.append(measure(model, task, template, a.variants, a.rounds))
-            ratios = " ".join(f"{v} {speedup(runs[-1], v):.2f}x" for v in a.variants)
+            ratios = " ".join(f"{v} {speedup(runs[-1], v):.2f}x" for v in runs[-1]["stats"])
             print(f"[{perf_counter() - began:6.0f} s] {task.kind} {task.index}: {ratios}", file=sys.stderr, flush=True)
     model.close()
-    print(table(runs, a.variants))
+    record: dict[str, Any] = {"runs": runs}
+    for title, table in tables(record):
+        print(f"{title}\n{text(table)}\n")
     if not a.dry:
         command = f"python -m bench.speculation --model {a.model} --threads {a.threads} --rounds {a.rounds}"
         output = a.output or RESULTS / f"{slug(describe_machine())}.json"
-        provenance = default_table().provenance
-        results.store(
-            output, f"speculation/{a.model}", {"stamp": results.stamp(command), "costs": provenance, "runs": runs}
-        )
+        record = {"stamp": results.stamp(command), "costs": default_table().provenance, **record}
+        record["settings"] = {"threads": a.threads, "rounds": a.rounds}
+        results.store(output, f"speculation/{a.model}", record)
     return 0
 
 

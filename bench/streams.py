@@ -25,11 +25,11 @@ from fucina.chat import Conversation, TurnBatch
 from fucina.errors import ResultsError
 from fucina.measure import results
 from fucina.measure.machine import describe_machine, slug
+from fucina.measure.results import Spread
+from fucina.measure.tables import Table, spread, text
 from fucina.ops.native.cores import default_threads
 
 COUNTS = (1, 2, 4, 8, 16)
-GOAL = 0.9  # of N / C(N)
-LIMIT = 0.05  # of a pass
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {},
     "greedy, stop texts": {"stop": ["\n\nUser:", "<|end|>"]},
@@ -72,19 +72,23 @@ def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, li
     return perf_counter() - start, [turn.settle().tokens for turn in turns]
 
 
-def bare_pass(model: fucina.Model, cs: Sequence[Conversation], repeats: int) -> float:
-    """Seconds of a pass with one row of each stream, in the middle of its reply, without anything around it."""
+def bare_passes(model: fucina.Model, cs: Sequence[Conversation], repeats: int) -> list[float]:
+    """[seconds of a pass with one row of one stream, of a pass with one row of each], taken in turn.
+
+    In the middle of the replies, without anything around the passes.
+    """
     caches = [c.cache for c in cs]
     lengths = [c.cache.len - c.max_tokens // 2 for c in cs]
     tokens = [c.history[n] for c, n in zip(cs, lengths, strict=True)]
-    total = 0.0
+    total = [0.0, 0.0]
     for repeat in range(repeats + 1):
-        for cache, n in zip(caches, lengths, strict=True):
-            cache.truncate(n)
-        start = perf_counter()
-        model.forward_rows([(cache, [token], "all") for cache, token in zip(caches, tokens, strict=True)])
-        total += perf_counter() - start if repeat else 0.0  # the first one warms up
-    return total / repeats
+        for side, width in enumerate((1, len(cs))):
+            for cache, n in zip(caches, lengths, strict=True):
+                cache.truncate(n)
+            start = perf_counter()
+            model.forward_rows([(cache, [token], "all") for cache, token in zip(caches[:width], tokens, strict=False)])
+            total[side] += perf_counter() - start if repeat else 0.0  # the first one warms up
+    return [t / repeats for t in total]
 
 
 @contextmanager
@@ -136,37 +140,33 @@ def measure(model: fucina.Model, counts: Sequence[int], tokens: int, rounds: int
                 raise ResultsError(f"{n} streams together gave other tokens than one after another")
             samples["after another"].setdefault(str(n), []).append(alone[0])
             samples["together"].setdefault(str(n), []).append(batch[0])
-            samples["rows"].setdefault(str(n), []).append(bare_pass(model, cs, repeats))
+            samples["rows"].setdefault(str(n), []).append(bare_passes(model, cs, repeats))
         for label, options in SAMPLING.items():
             samples["overhead"].setdefault(label, []).append(overhead(model, tokens, options))
     return samples
 
 
-def table(record: dict[str, Any]) -> str:
-    """The record in words: medians, lowest and highest of the rounds."""
+def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
+    """(heading, table) of a record: medians, lowest and highest of the rounds."""
     samples, tokens = record["samples"], record["settings"]["tokens"]
-    out = ["streams  tokens/s together        gain over one after another  C(N)               N/C(N)  share of it"]
+    body = []
     for n, batch in samples["together"].items():
-        gain = results.Spread.of(results.pair_ratios(samples["after another"][n], batch))
-        cost = results.Spread.of(results.pair_ratios(samples["rows"][n], samples["rows"]["1"]))
-        rate = results.Spread.of([int(n) * (tokens - 1) / s for s in batch])
+        gain = Spread.of(results.pair_ratios(samples["after another"][n], batch))
+        cost = Spread.of([many / one for one, many in samples["rows"][n]])
+        rate = Spread.of([int(n) * (tokens - 1) / s for s in batch])
         possible = int(n) / cost.median
-        met = "" if gain.median >= GOAL * possible else f"  below {GOAL:g}"
-        out.append(
-            f"{n:>7}  {rate.median:7.1f} ({rate.low:.1f}-{rate.high:.1f})".ljust(33)
-            + f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})".ljust(29)
-            + f"{cost.median:.2f} ({cost.low:.2f}-{cost.high:.2f})".ljust(19)
-            + f"{possible:6.2f}  {gain.median / possible:.2f}{met}"
+        body.append(
+            [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]
         )
-    out.append("\naround a pass         microseconds a step   share of the pass")
+    header = ["streams", "tokens a second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
+    out = [("N conversations together, and the same N one after another", (header, body))]
+    body = []
     for label, turns in samples["overhead"].items():
-        share = results.Spread.of([outside / inside for outside, inside in turns])
-        each = results.Spread.of([1e6 * outside / (tokens - 1) for outside, _ in turns])
-        met = "" if label != "greedy" or share.median <= LIMIT else f"  above {LIMIT:.0%}"
-        out.append(
-            f"{label:<22}{each.median:8.0f}".ljust(44) + f"{share.median:.1%} ({share.low:.1%}-{share.high:.1%}){met}"
-        )
-    return "\n".join(out)
+        share = Spread.of([outside / inside for outside, inside in turns])
+        each = Spread.of([1e6 * outside / (tokens - 1) for outside, _ in turns])
+        body.append([label, spread(each), f"{share.median:.1%}"])
+    header = ["sampling", "microseconds a step", "of the pass"]
+    return [*out, ("what a conversation takes beside the passes of its decode steps", (header, body))]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -201,7 +201,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     if output:
         results.store(output, f"conversations/{name}", record)
-    print(table(record))
+    for title, table in tables(record):
+        print(f"{title}\n{text(table)}\n")
     return 0
 
 

@@ -131,5 +131,48 @@ def accuracy() -> dict[str, Any]:
     }
 
 
+def conversations() -> dict[str, Any]:
+    """Two streams cost 1.25 and gain 1.5."""
+    samples = {
+        "after another": {"1": [1.0, 2.0], "2": [3.0, 3.0]},
+        "together": {"1": [1.0, 2.0], "2": [2.0, 2.0]},
+        "rows": {"1": [[0.004, 0.004], [0.004, 0.004]], "2": [[0.004, 0.005], [0.008, 0.010]]},
+        "overhead": {"greedy": [[0.01, 0.5], [0.01, 0.25], [0.01, 0.25]]},
+    }
+    return {"stamp": stamp("python -m bench.streams"), "settings": {"threads": 2, "tokens": 11}, "samples": samples}
+
+
+def speculation() -> dict[str, Any]:
+    """A kind with two prompts that count, one loop and one short output; a kind with references."""
+
+    def run(kind: str, index: int, faster: float, tokens: int = 100, loop: int = 0, **more: float) -> dict[str, Any]:
+        stats = {
+            "steps": 50, "committed": 100, "drafted": 80, "accepted": 60, "disabled_steps": 5, "priced": faster,
+        }  # fmt: skip
+        seconds = {"plain": [faster, faster], "speculative": [1.0, 1.0], **{v: [faster / x] * 2 for v, x in more.items()}}
+        return {
+            "kind": kind,
+            "index": index,
+            "tokens": tokens,
+            "loop": loop,
+            "seconds": seconds,
+            "stats": {v: stats for v in seconds if v != "plain"},
+            "overhead": {"nothing drafted": [40, 0.0001, 0.004], "verify": [10, 0.0002, 0.010]},
+        }
+
+    runs = [
+        run("copy", 0, 2.0), run("copy", 1, 3.0), run("copy", 2, 9.0, loop=4), run("copy", 3, 0.5, tokens=5),
+        run("question", 0, 1.5, **{"references alone": 1.25}),
+    ]  # fmt: skip
+    return {"stamp": stamp("python -m bench.speculation"), "settings": {"threads": 2, "rounds": 2}, "runs": runs}
+
+
 def records() -> dict[str, Any]:
-    return {"accuracy/smollm2": accuracy(), "busy/smollm2": busy(), "speed/smollm2": speed(), "start/smollm2": start()}
+    return {
+        "accuracy/smollm2": accuracy(),
+        "busy/smollm2": busy(),
+        "conversations/smollm2": conversations(),
+        "speculation/smollm2": speculation(),
+        "speed/smollm2": speed(),
+        "start/smollm2": start(),
+    }

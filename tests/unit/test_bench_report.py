@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from bench import report, svg
+from bench import report, speculation, streams, svg
 from fucina.errors import ResultsError
 from fucina.measure import summary, tables
 from fucina.measure.results import Spread
@@ -85,9 +85,42 @@ def test_accuracy_table():
     assert c["float32 reference equal to llama.cpp where its lead exceeds 1"]["value"] == "20 of 20"
 
 
+def test_conversation_tables_take_ratios_within_a_turn():
+    (_, together), (_, beside) = streams.tables(fixture.conversations())
+    assert cells(together)["2"] == {
+        "tokens a second together": "10 (10-10)",
+        "gain over one after another": "1.50 (1.50-1.50)",
+        "C(N)": "1.25 (1.25-1.25)",
+        "N / C(N)": "1.60",
+        "gain / that": "0.94",
+    }
+    assert cells(beside)["greedy"] == {"microseconds a step": "1000 (1000-1000)", "of the pass": "4.0%"}
+
+
+def test_speculation_tables_keep_loops_and_short_outputs_apart():
+    (_, (header, body)), (_, sources), (_, overhead) = speculation.tables(fixture.speculation())
+    assert [row[0] for row in body] == ["copy", "question"]
+    copy = dict(zip(header[:4], body[0], strict=False))
+    assert copy["prompts (loops, short ones apart)"] == "2 (1, 1)"
+    assert copy["speedup (95 % interval)"] == "2.50 (2.00-3.00)" and copy["worst prompt"] == "2.00"
+    assert body[0][-3:] == ["75%", "2.00", "10%"]
+    c = cells(sources)
+    assert c["copy"]["references alone"] == "" and c["question"]["references alone"] == "1.25 (1.25-1.25)"
+    assert cells(overhead)["verify"] == {
+        "steps": "50", "microseconds beside the pass": "200 (200-200)", "of the pass": "2.0%", "limit": "5%",
+    }  # fmt: skip
+
+
+def test_loops_have_a_period():
+    assert speculation.loop_period([1, 2, 3, 4, 5, 6, 7, 8]) == 0
+    assert speculation.loop_period([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1]) == 3
+    assert speculation.loop_period([5] * 10) == 1
+    assert speculation.loop_period([]) == 0
+
+
 def test_every_table_is_rectangular():
     for name, record in fixture.records().items():
-        for _, (header, body) in tables.tables(name, record):
+        for _, (header, body) in report.tables_of(name, record):
             assert body and {len(row) for row in body} == {len(header)}
             assert len(tables.text((header, body)).splitlines()) == len(body) + 2
 

@@ -1,7 +1,6 @@
 """Errors injected at every point of a step: history and cache stay consistent, and decoding goes on from there."""
 
 import math
-
 from dataclasses import replace
 
 import pytest
