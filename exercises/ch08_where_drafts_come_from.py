@@ -1,10 +1,10 @@
 """Chapter 08 - Where drafts come from.
 
-A draft costs nothing to verify it right, and little to get it wrong: so it may come from
-anywhere.  Here it comes from text that the model has seen already.  You write the matcher
-that finds it by brute force, the suffix automaton that finds it in constant time, the
-drafter around it, a drafter that recycles logits, and the rules by which several sources
-of drafts share one decoder.  At the end your automaton drafts for a real model.
+A wrong draft changes no word of what is said, so drafts may come from anywhere.  Here they
+come from text that the model has seen already.  You write the matcher that finds them by
+brute force, the suffix automaton that finds them in constant time, the drafter around it,
+a drafter that recycles logits, and the rules by which several sources share one decoder.
+At the end your automaton drafts for a real model.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
@@ -324,7 +324,10 @@ class Recycler:
         self.newest = []
 
     def promote(self, token, follower):
-        """Make `follower` the first candidate behind `token`; the others move down, beyond k they are dropped."""
+        """Make `follower` the first candidate behind `token`.
+
+        The others keep their order behind it; what is beyond k is dropped.
+        """
         raise NotImplementedError("ch08.recycle: your code here")
 
     def observe(self, committed):
