@@ -67,7 +67,7 @@ def write_state(state: str, groups: tuple[str, ...], stamp: str = "", python: st
         "stamp": stamp or fingerprint(),
         "groups": sorted(groups),
         "python": python or "%d.%d" % sys.version_info[:2],
-        "root": os.path.realpath(ROOT),
+        "root": _place(),
     }
     target = VENV / STATE_NAME
     temporary = target.with_suffix(f".{os.getpid()}")
@@ -100,7 +100,7 @@ def inspect(wanted: tuple[str, ...]) -> Status:
     groups = tuple(state["groups"])
     if state["state"] != "complete":
         return Status("broken", "its set-up was interrupted", groups)
-    if state["root"] != os.path.realpath(ROOT):
+    if state["root"] != _place():
         return Status("broken", "the folder was moved or copied", groups)
     if not _interpreter_exists():
         return Status("broken", "the Python that it was made with is gone", groups)
@@ -111,6 +111,11 @@ def inspect(wanted: tuple[str, ...]) -> Status:
     if missing := sorted(set(wanted) - set(groups)):
         return Status("outdated", "more is needed: " + ", ".join(missing), groups)
     return Status("ready", groups=groups)
+
+
+def _place() -> str:
+    """Where the checkout is, the same text whatever encoding of file names the locale brings."""
+    return os.fsencode(os.path.realpath(ROOT)).decode("utf-8", "backslashreplace")
 
 
 def _interpreter_exists() -> bool:
