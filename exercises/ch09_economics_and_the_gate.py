@@ -78,52 +78,6 @@ def verify_cost(drafts, points):
     raise NotImplementedError("ch09.interpolate: your code here")
 
 
-# %% ch09.ewma - A scale that follows, slowly (10 points, medium, section 09.5)
-
-class LiveCost:
-    """What verifies cost here: the table's shape, times a scale that passes have taught.
-
-    Attributes
-    ----------
-    plain : float or None
-        Seconds of a plain step, smoothed; None before the first.
-    scale : float
-        Measured cost over the table's cost, smoothed.  1.0 before anything was measured.
-
-    Examples
-    --------
-    >>> live = LiveCost()
-    >>> live.note_plain(0.01)
-    >>> live.verify(2.0, 0.04)
-    2.4
-    >>> live.scale
-    1.2
-    """
-
-    def __init__(self):
-        self.plain = None
-        self.scale = 1.0
-
-    def note_plain(self, seconds):
-        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
-        raise NotImplementedError("ch09.ewma: your code here")
-
-    def verify(self, table, seconds):
-        """Learn from a verify, and return its cost in plain steps.
-
-        `table` is what the table says that it costs, `seconds` is what it took.
-
-        Its measured cost is the number of plain steps that fit into that time, at least
-        1.  The sample, measured cost over table cost, is clamped to 0.25 ... 4, and moves
-        `scale` a fifth of the way to itself.  Before the first plain step nothing can be
-        learned.
-
-        The result is the table's cost times the new scale.  It is at least 1: no pass is
-        cheaper than one of a single row.
-        """
-        raise NotImplementedError("ch09.ewma: your code here")
-
-
 # %% ch09.gate - The gate (20 points, hard, section 09.5)
 
 class Gate:
@@ -202,6 +156,52 @@ class Gate:
     def record(self, committed, accepted, drafted, cost):
         """Enter a verify into the window, and judge by the rules above."""
         raise NotImplementedError("ch09.gate: your code here")
+
+
+# %% ch09.ewma - A scale that follows, slowly (10 points, medium, section 09.5)
+
+class LiveCost:
+    """What verifies cost here: the table's shape, times a scale that passes have taught.
+
+    Attributes
+    ----------
+    plain : float or None
+        Seconds of a plain step, smoothed; None before the first.
+    scale : float
+        Measured cost over the table's cost, smoothed.  1.0 before anything was measured.
+
+    Examples
+    --------
+    >>> live = LiveCost()
+    >>> live.note_plain(0.01)
+    >>> live.verify(2.0, 0.04)
+    2.4
+    >>> live.scale
+    1.2
+    """
+
+    def __init__(self):
+        self.plain = None
+        self.scale = 1.0
+
+    def note_plain(self, seconds):
+        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
+        raise NotImplementedError("ch09.ewma: your code here")
+
+    def verify(self, table, seconds):
+        """Learn from a verify, and return its cost in plain steps.
+
+        `table` is what the table says that it costs, `seconds` is what it took.
+
+        Its measured cost is the number of plain steps that fit into that time, at least
+        1.  The sample, measured cost over table cost, is clamped to 0.25 ... 4, and moves
+        `scale` a fifth of the way to itself.  Before the first plain step nothing can be
+        learned.
+
+        The result is the table's cost times the new scale.  It is at least 1: no pass is
+        cheaper than one of a single row.
+        """
+        raise NotImplementedError("ch09.ewma: your code here")
 
 
 # %% ch09.predict - Predict a speed-up (10 points, medium, section 09.6)

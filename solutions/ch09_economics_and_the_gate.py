@@ -287,229 +287,6 @@ def before_the_first(verify_cost, t):
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
-    "ch09.ewma",
-    title="A scale that follows, slowly",
-    points=10,
-    level="medium",
-    section="09.5",
-    hints=[
-        "`note_plain`: the first time there is nothing to average with. After that, a quarter of the new and three "
-        "quarters of the old.",
-        "`verify`: measured = max(seconds / plain, 1.0). The sample is measured / table. Clamp the sample first, "
-        "average then.",
-        "The average begins at 1.0, which says: the table is right until passes have shown something else. "
-        "The first sample is no exception.",
-        "scale = 0.2 * sample + 0.8 * scale, and the price is max(scale * table, 1.0).",
-    ],
-)
-
-
-@ex.solution
-class LiveCost:
-    """What verifies cost here: the table's shape, times a scale that passes have taught.
-
-    Attributes
-    ----------
-    plain : float or None
-        Seconds of a plain step, smoothed; None before the first.
-    scale : float
-        Measured cost over the table's cost, smoothed.  1.0 before anything was measured.
-
-    Examples
-    --------
-    >>> live = LiveCost()
-    >>> live.note_plain(0.01)
-    >>> live.verify(2.0, 0.04)
-    2.4
-    >>> live.scale
-    1.2
-    """
-
-    @given
-    def __init__(self):
-        self.plain = None
-        self.scale = 1.0
-
-    def note_plain(self, seconds):
-        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
-        self.plain = seconds if self.plain is None else 0.25 * seconds + 0.75 * self.plain
-
-    def verify(self, table, seconds):
-        """Learn from a verify, and return its cost in plain steps.
-
-        `table` is what the table says that it costs, `seconds` is what it took.
-
-        Its measured cost is the number of plain steps that fit into that time, at least
-        1.  The sample, measured cost over table cost, is clamped to 0.25 ... 4, and moves
-        `scale` a fifth of the way to itself.  Before the first plain step nothing can be
-        learned.
-
-        The result is the table's cost times the new scale.  It is at least 1: no pass is
-        cheaper than one of a single row.
-        """
-        if self.plain is not None:
-            measured = max(seconds / self.plain, 1.0)
-            sample = min(max(measured / table, 0.25), 4.0)
-            self.scale = 0.2 * sample + 0.8 * self.scale
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("The sample is not clamped. One pass that took a thousand times too long, because the machine was asleep, "
-          "then outweighs everything for dozens of passes, and turns off drafting that wins.")
-class Unclamped(LiveCost):
-    def verify(self, table, seconds):
-        if self.plain is not None:
-            self.scale = 0.2 * (max(seconds / self.plain, 1.0) / table) + 0.8 * self.scale
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("The first sample sets the scale. If just that pass was disturbed, drafting is priced out before it has "
-          "begun. The scale starts at 1.0, and the first sample moves it a fifth of the way like any other.")
-class SeededByTheFirst(LiveCost):
-    first = True
-
-    def verify(self, table, seconds):
-        if self.plain is not None:
-            sample = min(max(max(seconds / self.plain, 1.0) / table, 0.25), 4.0)
-            self.scale = sample if self.first else 0.2 * sample + 0.8 * self.scale
-            self.first = False
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("The weights are the wrong way round: the scale jumps four fifths of the way to each sample.")
-class Nervous(LiveCost):
-    def verify(self, table, seconds):
-        if self.plain is not None:
-            sample = min(max(max(seconds / self.plain, 1.0) / table, 0.25), 4.0)
-            self.scale = 0.8 * sample + 0.2 * self.scale
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("Clamps the measured cost. A wide pass may well cost more than 4 plain steps; what is clamped is how far it "
-          "lies from the table.")
-class ClampsTheCost(LiveCost):
-    def verify(self, table, seconds):
-        if self.plain is not None:
-            sample = min(max(seconds / self.plain, 1.0), 4.0) / table
-            self.scale = 0.2 * sample + 0.8 * self.scale
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("Returns what this one pass took. That jumps with every disturbance; the smoothed price is the scale times "
-          "the table's cost.")
-class ReturnsTheMeasured(LiveCost):
-    def verify(self, table, seconds):
-        super().verify(table, seconds)
-        return max(seconds / self.plain, 1.0) if self.plain else max(self.scale * table, 1.0)
-
-
-@ex.wrong("Prices the pass with the scale from before it: learn first, then return the cost.")
-class PricesFirst(LiveCost):
-    def verify(self, table, seconds):
-        price = max(self.scale * table, 1.0)
-        super().verify(table, seconds)
-        return price
-
-
-@ex.wrong("A price below 1. A pass of several rows reads all that a pass of one row reads: it is never cheaper.")
-class CheaperThanOneRow(LiveCost):
-    def verify(self, table, seconds):
-        return min(super().verify(table, seconds), self.scale * table)
-
-
-@ex.wrong("A measured cost below 1 goes into the average. It only says that the plain steps before were disturbed: "
-          "no pass is cheaper than one of a single row.")
-class LearnsFromBelowOne(LiveCost):
-    def verify(self, table, seconds):
-        if self.plain is not None:
-            sample = min(max(seconds / self.plain / table, 0.25), 4.0)
-            self.scale = 0.2 * sample + 0.8 * self.scale
-        return max(self.scale * table, 1.0)
-
-
-@ex.wrong("The average of the plain steps begins at 0, so that the first of them seems to take a quarter of its time, "
-          "and every verify four times as many plain steps. The first sets `plain`.")
-class StartsAtZero(LiveCost):
-    def note_plain(self, seconds):
-        self.plain = 0.25 * seconds + 0.75 * (self.plain or 0.0)
-
-
-@ex.wrong("Learns without a plain step to compare with: until there is one, `scale` stays.")
-class ComparesWithNothing(LiveCost):
-    def verify(self, table, seconds):
-        if self.plain is None:
-            self.scale = 0.2 * min(max(max(seconds, 1.0) / table, 0.25), 4.0) + 0.8 * self.scale
-            return max(self.scale * table, 1.0)
-        return super().verify(table, seconds)
-
-
-def live_after(t, LiveCost, plain):
-    """A LiveCost that has seen plain steps of so many seconds."""
-    t.case("live = LiveCost()")
-    live = LiveCost()
-    for seconds in plain:
-        t.call(live.note_plain, seconds, shown=f"live.note_plain({seconds})")
-    return live
-
-
-def price(t, live, table, seconds):
-    """One verify, told as code."""
-    return t.call(live.verify, table, seconds, shown=f"live.verify({table}, {seconds})")
-
-
-@ex.check("the first plain step sets the unit, each later one moves it a quarter of the way")
-def unit(LiveCost, t):
-    for plain, want in (((0.25,), 0.25), ((0.25, 0.5), 0.3125), ((0.5, 0.25, 1.25), 0.640625)):
-        t.close(live_after(t, LiveCost, plain).plain, want, "live.plain")
-
-
-@ex.check("each sample moves the scale a fifth of the way, the first one from 1.0")
-def moves(LiveCost, t):
-    for table, seconds, scales in ((2.0, (1.0,), (1.2,)), (2.0, (0.375,), (0.95,)), (4.5, (1.6875,), (1.1,)),
-                                   (1.5, (0.75, 0.75, 0.375), (1.2, 1.36, 1.288))):
-        live = live_after(t, LiveCost, (0.25,))
-        for s, want in zip(seconds, scales, strict=True):
-            price(t, live, table, s)
-            t.close(live.scale, want, "live.scale")
-
-
-@ex.check("the sample is clamped: no single pass moves the scale above 1.6 at first, or the measured cost below 1")
-def clamps(LiveCost, t):
-    for table, seconds, want in ((2.0, 250.0, 1.6), (1.5, 10.0, 1.6), (2.0, 0.01, 0.9), (8.0, 0.25, 0.85),
-                                 (4.5, 4.5, 1.6), (1.25, 0.125, 0.96)):
-        live = live_after(t, LiveCost, (0.25,))
-        price(t, live, table, seconds)
-        t.close(live.scale, want, "live.scale")
-
-
-@ex.check("the cost is the table's times the new scale, and never below 1")
-def prices(LiveCost, t):
-    for table, seconds, want in ((2.0, 1.0, 2.4), (4.5, 1.6875, 4.95), (2.0, 0.375, 1.9)):
-        live = live_after(t, LiveCost, (0.25,))
-        t.close(price(t, live, table, seconds), want)
-    live = live_after(t, LiveCost, (0.25,))
-    for _ in range(3):
-        got = price(t, live, 1.25, 0.25)
-    t.close(live.scale, 0.9024, "live.scale")
-    t.close(got, 1.128)
-    for _ in range(3):
-        got = price(t, live, 1.05, 0.25)
-    t.close(got, 1.0)
-
-
-@ex.check("before the first plain step a verify teaches nothing")
-def no_unit(LiveCost, t):
-    for table, seconds in ((2.0, 7.0), (3.0, 0.001)):
-        live = live_after(t, LiveCost, ())
-        t.close(price(t, live, table, seconds), table)
-        t.close(live.scale, 1.0, "live.scale")
-        t.call(live.note_plain, 0.25, shown="live.note_plain(0.25)")
-        t.close(price(t, live, 2.0, 1.0), 2.4)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-
-ex = Exercise(
     "ch09.gate",
     title="The gate",
     points=20,
@@ -904,6 +681,229 @@ def patient_probe(Gate, t):
         t.equal(gate.state, "probing", "gate.state")
     verify(t, gate, WINNING)
     t.equal(gate.state, "on", "gate.state")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch09.ewma",
+    title="A scale that follows, slowly",
+    points=10,
+    level="medium",
+    section="09.5",
+    hints=[
+        "`note_plain`: the first time there is nothing to average with. After that, a quarter of the new and three "
+        "quarters of the old.",
+        "`verify`: measured = max(seconds / plain, 1.0). The sample is measured / table. Clamp the sample first, "
+        "average then.",
+        "The average begins at 1.0, which says: the table is right until passes have shown something else. "
+        "The first sample is no exception.",
+        "scale = 0.2 * sample + 0.8 * scale, and the price is max(scale * table, 1.0).",
+    ],
+)
+
+
+@ex.solution
+class LiveCost:
+    """What verifies cost here: the table's shape, times a scale that passes have taught.
+
+    Attributes
+    ----------
+    plain : float or None
+        Seconds of a plain step, smoothed; None before the first.
+    scale : float
+        Measured cost over the table's cost, smoothed.  1.0 before anything was measured.
+
+    Examples
+    --------
+    >>> live = LiveCost()
+    >>> live.note_plain(0.01)
+    >>> live.verify(2.0, 0.04)
+    2.4
+    >>> live.scale
+    1.2
+    """
+
+    @given
+    def __init__(self):
+        self.plain = None
+        self.scale = 1.0
+
+    def note_plain(self, seconds):
+        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
+        self.plain = seconds if self.plain is None else 0.25 * seconds + 0.75 * self.plain
+
+    def verify(self, table, seconds):
+        """Learn from a verify, and return its cost in plain steps.
+
+        `table` is what the table says that it costs, `seconds` is what it took.
+
+        Its measured cost is the number of plain steps that fit into that time, at least
+        1.  The sample, measured cost over table cost, is clamped to 0.25 ... 4, and moves
+        `scale` a fifth of the way to itself.  Before the first plain step nothing can be
+        learned.
+
+        The result is the table's cost times the new scale.  It is at least 1: no pass is
+        cheaper than one of a single row.
+        """
+        if self.plain is not None:
+            measured = max(seconds / self.plain, 1.0)
+            sample = min(max(measured / table, 0.25), 4.0)
+            self.scale = 0.2 * sample + 0.8 * self.scale
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("The sample is not clamped. One pass that took a thousand times too long, because the machine was asleep, "
+          "then outweighs everything for dozens of passes, and turns off drafting that wins.")
+class Unclamped(LiveCost):
+    def verify(self, table, seconds):
+        if self.plain is not None:
+            self.scale = 0.2 * (max(seconds / self.plain, 1.0) / table) + 0.8 * self.scale
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("The first sample sets the scale. If just that pass was disturbed, drafting is priced out before it has "
+          "begun. The scale starts at 1.0, and the first sample moves it a fifth of the way like any other.")
+class SeededByTheFirst(LiveCost):
+    first = True
+
+    def verify(self, table, seconds):
+        if self.plain is not None:
+            sample = min(max(max(seconds / self.plain, 1.0) / table, 0.25), 4.0)
+            self.scale = sample if self.first else 0.2 * sample + 0.8 * self.scale
+            self.first = False
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("The weights are the wrong way round: the scale jumps four fifths of the way to each sample.")
+class Nervous(LiveCost):
+    def verify(self, table, seconds):
+        if self.plain is not None:
+            sample = min(max(max(seconds / self.plain, 1.0) / table, 0.25), 4.0)
+            self.scale = 0.8 * sample + 0.2 * self.scale
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("Clamps the measured cost. A wide pass may well cost more than 4 plain steps; what is clamped is how far it "
+          "lies from the table.")
+class ClampsTheCost(LiveCost):
+    def verify(self, table, seconds):
+        if self.plain is not None:
+            sample = min(max(seconds / self.plain, 1.0), 4.0) / table
+            self.scale = 0.2 * sample + 0.8 * self.scale
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("Returns what this one pass took. That jumps with every disturbance; the smoothed price is the scale times "
+          "the table's cost.")
+class ReturnsTheMeasured(LiveCost):
+    def verify(self, table, seconds):
+        super().verify(table, seconds)
+        return max(seconds / self.plain, 1.0) if self.plain else max(self.scale * table, 1.0)
+
+
+@ex.wrong("Prices the pass with the scale from before it: learn first, then return the cost.")
+class PricesFirst(LiveCost):
+    def verify(self, table, seconds):
+        price = max(self.scale * table, 1.0)
+        super().verify(table, seconds)
+        return price
+
+
+@ex.wrong("A price below 1. A pass of several rows reads all that a pass of one row reads: it is never cheaper.")
+class CheaperThanOneRow(LiveCost):
+    def verify(self, table, seconds):
+        return min(super().verify(table, seconds), self.scale * table)
+
+
+@ex.wrong("A measured cost below 1 goes into the average. It only says that the plain steps before were disturbed: "
+          "no pass is cheaper than one of a single row.")
+class LearnsFromBelowOne(LiveCost):
+    def verify(self, table, seconds):
+        if self.plain is not None:
+            sample = min(max(seconds / self.plain / table, 0.25), 4.0)
+            self.scale = 0.2 * sample + 0.8 * self.scale
+        return max(self.scale * table, 1.0)
+
+
+@ex.wrong("The average of the plain steps begins at 0, so that the first of them seems to take a quarter of its time, "
+          "and every verify four times as many plain steps. The first sets `plain`.")
+class StartsAtZero(LiveCost):
+    def note_plain(self, seconds):
+        self.plain = 0.25 * seconds + 0.75 * (self.plain or 0.0)
+
+
+@ex.wrong("Learns without a plain step to compare with: until there is one, `scale` stays.")
+class ComparesWithNothing(LiveCost):
+    def verify(self, table, seconds):
+        if self.plain is None:
+            self.scale = 0.2 * min(max(max(seconds, 1.0) / table, 0.25), 4.0) + 0.8 * self.scale
+            return max(self.scale * table, 1.0)
+        return super().verify(table, seconds)
+
+
+def live_after(t, LiveCost, plain):
+    """A LiveCost that has seen plain steps of so many seconds."""
+    t.case("live = LiveCost()")
+    live = LiveCost()
+    for seconds in plain:
+        t.call(live.note_plain, seconds, shown=f"live.note_plain({seconds})")
+    return live
+
+
+def price(t, live, table, seconds):
+    """One verify, told as code."""
+    return t.call(live.verify, table, seconds, shown=f"live.verify({table}, {seconds})")
+
+
+@ex.check("the first plain step sets the unit, each later one moves it a quarter of the way")
+def unit(LiveCost, t):
+    for plain, want in (((0.25,), 0.25), ((0.25, 0.5), 0.3125), ((0.5, 0.25, 1.25), 0.640625)):
+        t.close(live_after(t, LiveCost, plain).plain, want, "live.plain")
+
+
+@ex.check("each sample moves the scale a fifth of the way, the first one from 1.0")
+def moves(LiveCost, t):
+    for table, seconds, scales in ((2.0, (1.0,), (1.2,)), (2.0, (0.375,), (0.95,)), (4.5, (1.6875,), (1.1,)),
+                                   (1.5, (0.75, 0.75, 0.375), (1.2, 1.36, 1.288))):
+        live = live_after(t, LiveCost, (0.25,))
+        for s, want in zip(seconds, scales, strict=True):
+            price(t, live, table, s)
+            t.close(live.scale, want, "live.scale")
+
+
+@ex.check("the sample is clamped: no single pass moves the scale above 1.6 at first, or the measured cost below 1")
+def clamps(LiveCost, t):
+    for table, seconds, want in ((2.0, 250.0, 1.6), (1.5, 10.0, 1.6), (2.0, 0.01, 0.9), (8.0, 0.25, 0.85),
+                                 (4.5, 4.5, 1.6), (1.25, 0.125, 0.96)):
+        live = live_after(t, LiveCost, (0.25,))
+        price(t, live, table, seconds)
+        t.close(live.scale, want, "live.scale")
+
+
+@ex.check("the cost is the table's times the new scale, and never below 1")
+def prices(LiveCost, t):
+    for table, seconds, want in ((2.0, 1.0, 2.4), (4.5, 1.6875, 4.95), (2.0, 0.375, 1.9)):
+        live = live_after(t, LiveCost, (0.25,))
+        t.close(price(t, live, table, seconds), want)
+    live = live_after(t, LiveCost, (0.25,))
+    for _ in range(3):
+        got = price(t, live, 1.25, 0.25)
+    t.close(live.scale, 0.9024, "live.scale")
+    t.close(got, 1.128)
+    for _ in range(3):
+        got = price(t, live, 1.05, 0.25)
+    t.close(got, 1.0)
+
+
+@ex.check("before the first plain step a verify teaches nothing")
+def no_unit(LiveCost, t):
+    for table, seconds in ((2.0, 7.0), (3.0, 0.001)):
+        live = live_after(t, LiveCost, ())
+        t.close(price(t, live, table, seconds), table)
+        t.close(live.scale, 1.0, "live.scale")
+        t.call(live.note_plain, 0.25, shown="live.note_plain(0.25)")
+        t.close(price(t, live, 2.0, 1.0), 2.4)
 
 
 # --------------------------------------------------------------------------------------------------------------------
