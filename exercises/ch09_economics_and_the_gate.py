@@ -146,7 +146,10 @@ class Gate:
         return min(16, 2 + math.ceil(16 * accepted / drafted)) if drafted else 3
 
     def speedup(self):
-        """Tokens that the window's verifies committed in the time of a plain step; math.inf while it is empty."""
+        """Tokens over costs of the window: what was committed in the time of a plain step.
+
+        math.inf while the window is empty.
+        """
         raise NotImplementedError("ch09.gate: your code here")
 
     def allows(self):
@@ -185,7 +188,10 @@ class LiveCost:
         self.scale = 1.0
 
     def note_plain(self, seconds):
-        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
+        """Learn from a plain step, which took so many seconds.
+
+        The first sets `plain`, each later one moves it a quarter of the way to itself.
+        """
         raise NotImplementedError("ch09.ewma: your code here")
 
     def verify(self, table, seconds):

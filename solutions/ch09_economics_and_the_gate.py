@@ -374,7 +374,10 @@ class Gate:
         return min(16, 2 + math.ceil(16 * accepted / drafted)) if drafted else 3
 
     def speedup(self):
-        """Tokens that the window's verifies committed in the time of a plain step; math.inf while it is empty."""
+        """Tokens over costs of the window: what was committed in the time of a plain step.
+
+        math.inf while the window is empty.
+        """
         paid = sum(entry[3] for entry in self.window)
         return sum(entry[0] for entry in self.window) / paid if paid else math.inf
 
@@ -730,7 +733,10 @@ class LiveCost:
         self.scale = 1.0
 
     def note_plain(self, seconds):
-        """Learn from a plain step: the first sets `plain`, each later one moves it a quarter of the way to itself."""
+        """Learn from a plain step, which took so many seconds.
+
+        The first sets `plain`, each later one moves it a quarter of the way to itself.
+        """
         self.plain = seconds if self.plain is None else 0.25 * seconds + 0.75 * self.plain
 
     def verify(self, table, seconds):
