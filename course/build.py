@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import re
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,6 @@ def digest(path: Path) -> str:
 
 def execute(path: Path, timeout: int = 600) -> None:
     """Run a notebook in a fresh kernel and store it with its outputs; raises at the first cell that fails."""
-    import tempfile
-
     import nbformat
     from nbclient import NotebookClient
 
@@ -121,6 +121,13 @@ def build(names: list[str], check: bool) -> int:
     import nbformat
 
     failed = 0
+    if not check:
+        try:
+            tempfile.TemporaryFile(dir=NOTEBOOKS).close()
+        except OSError as error:
+            print(f"cannot write in {NOTEBOOKS.name}/: {error.strerror}. --check only looks at what is stored.",
+                  file=sys.stderr)
+            return 2
     for path in notebook_paths(names):
         if not check:
             print(f"executing {path.name}", flush=True)

@@ -142,7 +142,10 @@ class ExerciseFiles:
         while path.exists():
             number += 1
             path = folder / f"{self.path(chapter).stem}.{stamp}-{number}.py"
-        write_text(path, text)
+        try:
+            write_text(path, text)
+        except FilesError as error:
+            raise FilesError(f"{error} FUCINA_COURSE_STATE can name another folder for copies.") from None
         return path
 
     def reset(self, chapter: ChapterSource, exercise: ExerciseSource | None = None) -> Path | None:

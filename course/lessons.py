@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from course.catalogue import Course
 from course.files import ExerciseFiles, FilesError
 from course.progress import Progress
 
 
+_read_here: dict[tuple[Path, str], int] = {}  # hints read in this process that could not be kept
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The hints to show: (number, text) pairs, how many there are, and whether the learner may be told more."""
+    """The hints to show: (number, text) pairs, how many there are, and what keeps us from remembering it, if anything."""
 
     name: str
     shown: list[tuple[int, str]]
     total: int
+    note: str = ""
 
     @property
     def more(self) -> int:
@@ -37,12 +42,18 @@ def take_hint(course: Course, name: str, number: int | None = None, everything: 
     if number is not None and not 1 <= number <= total:
         raise ValueError(f"{exercise.name} has hints 1 to {total}, there is no hint {number}")
     progress = Progress(course)
-    read = progress.entry(exercise.name).get("hints", 0)
+    here = (course.state, exercise.name)
+    read = max(progress.entry(exercise.name).get("hints", 0), _read_here.get(here, 0))
     following = number if number is not None else min(read + 1, total)
     numbers = list(range(1, total + 1)) if everything else [following]
-    with contextlib.suppress(FilesError):  # a read-only folder: hints are shown all the same
+    note = ""
+    try:
         progress.note(exercise.name, hints=max(read, *numbers))
-    return Hints(exercise.name, [(i, exercise.hints[i - 1]) for i in numbers], total)
+        _read_here.pop(here, None)
+    except FilesError as error:  # a read-only folder: hints are shown all the same, and remembered while we run
+        note = f"That you have read it is not kept: {error}"
+        _read_here[here] = max(read, *numbers)
+    return Hints(exercise.name, [(i, exercise.hints[i - 1]) for i in numbers], total, note)
 
 
 def passed(course: Course, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""The commands: check, hint, solution, list, watch, progress, reset, report; export and grade for teachers; generate and
-build for those who write chapters.
+"""The commands: check, hint, solution, list, watch, progress, reset, report; export and grade for teachers; generate
+and build for those who write chapters.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
 2 the command itself makes no sense, 3 the course is broken (a fault of ours).
@@ -125,8 +125,11 @@ def _hint(course: Course, arguments: argparse.Namespace) -> int:
         return 2
     for number, text in hints.shown:
         say(f"{hints.name}, hint {number} of {hints.total}", *paragraph(text))
+    if hints.note:
+        say(f"  {hints.note}", to=sys.stderr)
     if hints.more:
-        say(f"  One more: `python3 -m course hint {hints.name}`")
+        following = f" {hints.total - hints.more + 1}" if hints.note else ""
+        say(f"  One more: `python3 -m course hint {hints.name}{following}`")
     return 0
 
 

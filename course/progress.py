@@ -46,7 +46,8 @@ def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         except LockTimeout as error:
             raise FilesError(f"{error}; close other course commands and try again") from None
         except OSError as error:
-            raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
+            raise FilesError(f"cannot write {path}: {error.strerror or error}. "
+                             "FUCINA_COURSE_STATE can name another folder for what the course keeps.") from error
         yield
 
 
@@ -71,7 +72,7 @@ class Progress:
             if data["version"] > VERSION:
                 raise FilesError(f"{path} was written by a newer version of the course; update this checkout")
             return {str(name): dict(entry) for name, entry in entries.items()}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise FilesError(f"cannot read {path}: {error.strerror or error}") from error

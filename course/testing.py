@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from course.console import say
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
 def pytest_command(arguments: list[str], root: Path = ROOT) -> list[str]:
     """The command line of pytest: all tests and notebooks, unless the arguments name files of their own."""
-    command = [sys.executable, "-m", "pytest", f"--rootdir={root}", "-o", f"cache_dir={VENV / 'cache' / 'pytest'}"]
+    command = [sys.executable, "-m", "pytest", f"--rootdir={root}", "-o", f"cache_dir={cache_folder() / 'pytest'}"]
     command += NBVAL
     sanitize = root / "tests" / "nbval_sanitize.cfg"
     if sanitize.exists():
@@ -43,10 +44,21 @@ def names_a_file(argument: str, root: Path = ROOT) -> bool:
     return not argument.startswith("-") and (root / argument.partition("::")[0]).exists()
 
 
+def cache_folder() -> Path:
+    """Where the tests keep what they write for themselves: in the environment, or in a temporary folder."""
+    try:
+        folder = VENV / "cache"
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"fucina-tests-{os.getpid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
 def environment_for_tests() -> dict[str, str]:
-    """Environment variables for the tests: what they write for themselves goes into the environment's folder."""
-    cache = VENV / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
+    """Environment variables for the tests."""
+    cache = cache_folder()
     variables = dict(os.environ)
     variables["HYPOTHESIS_STORAGE_DIRECTORY"] = str(cache / "hypothesis")
     variables["IPYTHONDIR"] = str(cache / "ipython")

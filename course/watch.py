@@ -110,6 +110,14 @@ class Watcher:
 
     def press(self, key: str) -> bool:
         """Act on one key; False ends the loop."""
+        try:
+            return self._act(key)
+        except FilesError as error:  # a folder that cannot be written: the watch goes on
+            self.say(str(error))
+            self.menu()
+            return True
+
+    def _act(self, key: str) -> bool:
         if self.resetting:
             self.resetting = False
             if key == "y":

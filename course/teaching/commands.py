@@ -26,7 +26,8 @@ def add_commands(add: Add) -> None:
     grade = add("grade", "grade a folder of submissions (for teachers)")
     grade.add_argument("folder", metavar="FOLDER", type=Path,
                        help="holds one sub-folder, .zip, .py or notebook for each student")
-    grade.add_argument("names", nargs="*", metavar="NAME", help="chapters that count; without a name, all handed in")
+    grade.add_argument("--chapter", metavar="NAME", action="append", default=[],
+                       help="a chapter that counts (may be given again); by default all that anybody handed in")
     grade.add_argument("--csv", metavar="FILE", type=Path, help="write a table, one row a student and exercise")
     grade.add_argument("--json", metavar="FILE", type=Path, help="write everything as JSON ('-': print it)")
     grade.add_argument("--html", metavar="FILE", type=Path, help="write one HTML page")
@@ -55,7 +56,7 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
         return 2
     printing = arguments.json is not None and str(arguments.json) == "-"
     try:
-        document = grade_folder(course, arguments.folder, arguments.names, arguments.jobs,
+        document = grade_folder(course, arguments.folder, arguments.chapter, arguments.jobs,
                                 told=lambda entry: None if printing else say(*lines(entry)))
     except NoSubmissions as error:
         say(str(error), to=sys.stderr)

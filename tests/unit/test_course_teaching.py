@@ -384,7 +384,7 @@ def test_exit_codes_of_grade(course: Course, chapter: ChapterSource, tmp_path: P
     capsys.readouterr()
     assert main(["grade", str(empty), "--json", "-"], course) == 0  # graded, though not passed
     assert json.loads(capsys.readouterr().out)["submissions"][0]["score"] == 3
-    assert main(["grade", str(empty), "ch99"], course) == 2
+    assert main(["grade", str(empty), "--chapter", "ch99"], course) == 2
     hand_in(empty / "bob", "", "readme.md")
     assert main(["grade", str(empty)], course) == 1
     monkeypatch.setattr("course.teaching.cohort.grade_text", lambda *_, **__: 1 / 0)

@@ -248,3 +248,48 @@ def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(
         process.stdout.close()
         os.close(master)
         os.close(slave)
+
+
+def test_a_read_only_checkout_says_so_and_goes_on(course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands in for it: a state folder that cannot be made, since permissions do not bind root."""
+    write_part(course, GOOD)
+    (course.root / ".fucina").write_text("in the way", encoding="utf-8")
+    assert main(["check", NAME], course) == 0
+    said = capsys.readouterr()
+    assert f"{NAME}: passed" in said.out and "Progress is not kept" in said.err and "FUCINA_COURSE_STATE" in said.err
+    assert main(["hint", "row_cache"], course) == 0
+    said = capsys.readouterr()
+    assert "hint 1 of 4" in said.out and "hint ch05.row_cache 2`" in said.out and "not kept" in said.err
+    assert main(["reset", NAME], course) == 2
+    assert "FUCINA_COURSE_STATE" in capsys.readouterr().err
+    session = Session(course)
+    session.press("r", "y = yes")
+    assert "cannot write" in session.press("y", "[q]uit")  # and the watch goes on
+    first = session.press("h", "[q]uit")
+    assert "hint 1 of 3" in first and "hint 2 of 3" in session.press("h", "[q]uit")
+    session.press("q", "see you")
+    session.thread.join(timeout=30)
+    monkeypatch.setenv("FUCINA_COURSE_STATE", str(tmp_path / "elsewhere"))
+    assert [main([command, NAME], course) for command in ("check", "hint", "reset")] == [0, 0, 0]
+    assert "not kept" not in capsys.readouterr().err
+    assert (tmp_path / "elsewhere" / "progress.json").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="C locale of POSIX")
+def test_teachers_commands_in_the_poorest_locale(tmp_path: Path) -> None:
+    course = make_course(tmp_path / "a folder \u00e9\u4e2d")
+    student = tmp_path / "h\u00e4nded in" / "Zo\u00eb"
+    student.mkdir(parents=True)
+    answer = course.exercise(NAME)[0].assemble({NAME: f"# \u4e2d\n{GOOD}"})
+    (student / "ch05.py").write_text(answer, encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONUTF8": "0",
+                   "PYTHONCOERCECLOCALE": "0"}
+    outputs = [str(tmp_path / f"\u00e9.{kind}") for kind in ("csv", "json", "html")]
+    grading = ["grade", str(student.parent), "--csv", outputs[0], "--json", outputs[1], "--html", outputs[2]]
+    for command in (grading, ["export", "--nbgrader", str(tmp_path / "\u00e9"), "ch05"]):
+        result = subprocess.run([sys.executable, "-c", COMMAND, str(course.root), *command], env=environment,
+                                capture_output=True, check=False, cwd=tmp_path)
+        assert result.returncode == 0 and b"Traceback" not in result.stderr, result.stderr.decode("utf-8", "replace")
+        assert result.stdout.isascii()
+    assert "Zo\u00eb,ch05,ch05.truncate,passed,5,5" in Path(outputs[0]).read_text(encoding="utf-8-sig")
