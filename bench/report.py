@@ -9,7 +9,7 @@ from typing import Any
 from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
-from . import speculation, streams, svg
+from . import odds, speculation, streams, svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -23,8 +23,9 @@ _HEADINGS = {
     "accuracy": "Accuracy",
     "conversations": "Conversations together",
     "speculation": "Speculative decoding",
+    "odds": "Odds of drafted tokens",
 }
-_TABLES = {"conversations": streams.tables, "speculation": speculation.tables}
+_TABLES = {"conversations": streams.tables, "speculation": speculation.tables, "odds": odds.tables}
 
 _INTRO = """\
 # Performance

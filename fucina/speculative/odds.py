@@ -15,9 +15,9 @@ MARGIN = 0.1  # plain steps that a draft must be expected to win
 DECAY = 0.97  # what earlier trials of a class still count when the next one comes
 PRIOR_TRIALS = 8.0
 # shortest match of a class, and the part of continuations that was right where nothing is known of the text yet:
-# SmolLM2's replies to the prompts of bench/speculation_tasks.py, rounded
+# `python -m bench.odds`, rounded
 MATCH_PRIOR = (
-    (1, 0.3), (2, 0.5), (3, 0.7), (4, 0.78), (5, 0.86), (6, 0.88), (8, 0.92), (11, 0.95), (16, 0.96), (24, 0.97)
+    (1, 0.2), (2, 0.5), (3, 0.7), (4, 0.78), (5, 0.86), (6, 0.88), (8, 0.92), (11, 0.95), (16, 0.96), (24, 0.97)
 )  # fmt: skip
 CHAIN_PRIOR = ((0, 0.2),)
 

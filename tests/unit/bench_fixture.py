@@ -167,11 +167,18 @@ def speculation() -> dict[str, Any]:
     return {"stamp": stamp("python -m bench.speculation"), "settings": {"threads": 2, "rounds": 2}, "runs": runs}
 
 
+def odds() -> dict[str, Any]:
+    """Of two classes of matches, and of recycled candidates."""
+    found = {"match 2": [100, 51], "match 24": [10, 9], "recycled, first": [50, 10]}
+    return {"stamp": stamp("python -m bench.odds"), "settings": {"threads": 2, "texts": 3}, "odds": found}
+
+
 def records() -> dict[str, Any]:
     return {
         "accuracy/smollm2": accuracy(),
         "busy/smollm2": busy(),
         "conversations/smollm2": conversations(),
+        "odds/smollm2": odds(),
         "speculation/smollm2": speculation(),
         "speed/smollm2": speed(),
         "start/smollm2": start(),

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from bench import report, speculation, streams, svg
+from bench import odds, report, speculation, streams, svg
 from fucina.errors import ResultsError
 from fucina.measure import summary, tables
 from fucina.measure.results import Spread
@@ -109,6 +109,26 @@ def test_speculation_tables_keep_loops_and_short_outputs_apart():
     assert cells(overhead)["verify"] == {
         "steps": "50", "microseconds beside the pass": "200 (200-200)", "of the pass": "2.0%", "limit": "5%",
     }  # fmt: skip
+
+
+def test_odds_table_names_the_lengths_of_matches():
+    ((_, found),) = odds.tables(fixture.odds())
+    c = cells(found)
+    assert c["the text after a match of 2 tokens"] == {"positions": "100", "right": "51%"}
+    assert c["the text after a match of 24 tokens or more"]["right"] == "90%"
+    assert c["recycled, first"]["right"] == "20%"
+
+
+def test_odds_are_counted_before_the_token_is_known():
+    count = odds.Count()
+    prompt, reply = [1, 2, 3, 4, 9, 1, 2], [3, 4, 9, 5]
+    odds.replay(count, prompt, reply, [[3, 7], [4, 7], [9, 8], [5, 6]], 32)
+    assert {n: (count.trials[n], count.hits[n]) for n in count.trials} == {
+        "match 2": (1, 1), "match 3": (1, 1), "match 4": (1, 1), "match 5": (1, 0),
+    }  # fmt: skip
+    odds.replay(count := odds.Count(), [8], [7, 8, 6], [[7], [8, 5], [6]], 32)
+    assert count.trials["recycled, first"] == 1 and count.hits["recycled, first"] == 0
+    assert count.hits["recycled, any of 8"] == 0 and count.trials["match 1"] == 1
 
 
 def test_loops_have_a_period():
