@@ -47,6 +47,21 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """See to it that `write_text(path, ...)` will not fail for want of a folder, before long work is done for it.
+
+    Raises
+    ------
+    FilesError
+        When the folder cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
+
+
 def _replace(temporary: str, path: Path) -> None:
     """os.replace; on Windows another program may hold the file for a moment (an editor, a virus scanner)."""
     for attempt in range(20):

@@ -67,7 +67,7 @@ class Watcher:
                             self.check(name)
             except (KeyboardInterrupt, EOFError):
                 pass
-        self.say("Progress is kept; see you.")
+        self.say("Stopped watching; see you.")
         return 0 if not self.next_open("") else 1
 
     def look(self) -> list[str]:

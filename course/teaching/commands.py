@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from course.catalogue import Course
-from course.files import write_text
+from course.files import check_writable, write_text
 from course.terminal import say
 
 Add = Callable[[str, str], argparse.ArgumentParser]
@@ -55,6 +55,9 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
         say(f"--jobs must be 1 or more, got {arguments.jobs}", to=sys.stderr)
         return 2
     printing = arguments.json is not None and str(arguments.json) == "-"
+    for path in (arguments.csv, arguments.html, None if printing else arguments.json):
+        if path:
+            check_writable(path.absolute())
     try:
         document = grade_folder(course, arguments.folder, arguments.chapter, arguments.jobs,
                                 told=lambda entry: None if printing else say(*lines(entry)))

@@ -382,6 +382,10 @@ def test_exit_codes_of_grade(course: Course, chapter: ChapterSource, tmp_path: P
         grade_folder(course, empty)
     hand_in(empty / "ada", only_truncate(chapter, HALF))
     capsys.readouterr()
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["grade", str(empty), "--csv", str(tmp_path / "file" / "t.csv")], course) == 2
+    said = capsys.readouterr()
+    assert "cannot write" in said.err and "ada" not in said.out  # said before the work, not after
     assert main(["grade", str(empty), "--json", "-"], course) == 0  # graded, though not passed
     assert json.loads(capsys.readouterr().out)["submissions"][0]["score"] == 3
     assert main(["grade", str(empty), "--chapter", "ch99"], course) == 2
