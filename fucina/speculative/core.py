@@ -96,6 +96,8 @@ class SpeculativeDecoder(Decoder):
         self._seen: list[int] = []  # what the source was told
         self._kind = "fallback"
         self._knows_odds = callable(getattr(source, "odds", None))
+        # a gate of one's own is asked in any case
+        self._asks_budget = self.options.adapt_budget and (gate is not None or not self._knows_odds)
         self._streams = 1  # that shared the latest pass
         watched = self.options.enabled and self.options.watch and callable(getattr(self.gate, "wake", None))
         self._watch = Watch(self.options) if watched else None
@@ -184,7 +186,7 @@ class SpeculativeDecoder(Decoder):
         options = self.options
         # a pass commits one token more than it accepts: the last allowed token needs no draft
         width = min(options.max_draft, most, stream.room - 1, stream.remaining - 1)
-        if options.adapt_budget and not self._knows_odds:
+        if self._asks_budget:
             width = min(width, self.gate.budget())
         if width < options.min_draft:
             return []

@@ -212,3 +212,20 @@ def test_odds_that_are_no_odds_draft_nothing():
     while not stream.ended:
         decoder.step(stream)
     assert decoder.stats.drafted == 0 and source.calls > 0
+
+
+def test_a_gate_of_ones_own_sets_the_budget_even_where_odds_are_known():
+    class Narrow(CostGate):
+        def budget(self):
+            return 3
+
+    for gate, widest in ((Narrow(), 3), (None, 16)):
+        model, prompt, log = ToyModel(), [3, 1, 4], []
+        source = Boaster([7] * 90, PLANS["always right"], 0.99)
+        free = Options(cost_table=[(1, 1.0)])
+        decoder = SpeculativeDecoder(model, source, free, gate=gate, timed=False, vocab=24, on_step=log.append)
+        cache = model.new_cache(100)
+        model.forward_rows([(cache, prompt[:-1], "none")])
+        stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=40)
+        decoder.step(stream)
+        assert log[0].drafted == widest
