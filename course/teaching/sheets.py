@@ -12,7 +12,7 @@ from course.report import STYLE, exercise_html, meter
 
 COLUMNS = ("student", "chapter", "exercise", "outcome", "score", "points", "checks_passed", "checks", "file",
            "file_sha256", "graded_sha256", "message", "problems")
-MORE = "td.n{text-align:right}th{border-bottom:1px solid #888}.problem{color:#b04a00}" \
+MORE = "td.n{font-variant-numeric:tabular-nums}th{border-bottom:1px solid #888}.problem{color:#b04a00}" \
        "@media(prefers-color-scheme:dark){.problem{color:#f0a050}}"
 
 

@@ -117,3 +117,25 @@ def test_slider_is_a_still_figure_where_no_kernel_listens(monkeypatch: pytest.Mo
     assert isinstance(shown, Figure) and "truncate(3)" in shown.alt
     shown.save(tmp_path / "a.svg")
     assert ElementTree.parse(tmp_path / "a.svg").getroot().get("aria-label") == shown.alt
+
+
+def test_a_live_slider_draws_again_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython.display
+    from ipywidgets import FloatSlider, IntSlider
+
+    from course.figures import sliders
+
+    shown: list[Figure] = []
+    monkeypatch.delenv("FUCINA_STATIC", raising=False)
+    monkeypatch.setattr(sliders, "_live", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", shown.append)
+    box = figures.slider(lambda kept, part: figures.cache_rows(8, 8, rewind_to=int(kept * part)), kept=(0, 8, 3),
+                         part=(0.0, 1.0, 1.0))
+    kept, part, _ = box.children
+    assert (type(kept), type(part)) == (IntSlider, FloatSlider) and "truncate(3)" in shown[-1].alt
+    kept.value = 6
+    assert "truncate(6)" in shown[-1].alt
+    part.value = 0.5
+    assert "truncate(3)" in shown[-1].alt and len(shown) == 3
+    monkeypatch.setenv("FUCINA_STATIC", "1")
+    assert isinstance(figures.slider(lambda kept: figures.cache_rows(8, 8, rewind_to=kept), kept=(0, 8, 3)), Figure)

@@ -231,6 +231,26 @@ def test_code_of_students_is_boxed(course: Course, chapter: ChapterSource, tmp_p
 
 
 @POSIX
+@pytest.mark.parametrize(("code", "said"), [
+    ("import os\nfor fd in range(3, 40):\n    try:\n        os.write(fd, b'junk')\n    except OSError:\n        pass",
+     "broke the connection to the grader"),
+    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended the whole process (exit code -9)"),
+    ("import os\nos.closerange(0, 100)", "your code "),
+    ("import os\nos._exit(1)", "ended the whole process (exit code 1)"),
+])
+def test_a_worker_that_is_killed_or_cut_off_is_a_result(course: Course, chapter: ChapterSource, tmp_path: Path,
+                                                        code: str, said: str) -> None:
+    client = WorkerClient(box=tmp_path)
+    try:
+        broken = grade_text("ch05.truncate", only_truncate(chapter, f"{code}\n{GOOD}"), "x.py", course, client=client)
+        whole = grade_text("ch05.truncate", only_truncate(chapter, GOOD), "x.py", course, client=client)
+    finally:
+        client.close()
+    assert (broken.outcome, broken.score) == (NOT_YET, 0) and said in broken.message, broken.message
+    assert whole.passed and client.starts == 2
+
+
+@POSIX
 def test_what_the_code_started_ends_with_it(course: Course, chapter: ChapterSource, tmp_path: Path) -> None:
     code = ("import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
             f"open('pid', 'w').write(str(child.pid))\n{GOOD}")
