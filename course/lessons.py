@@ -10,13 +10,12 @@ from course.catalogue import Course
 from course.files import ExerciseFiles, FilesError
 from course.progress import Progress
 
-
 _read_here: dict[tuple[Path, str], int] = {}  # hints read in this process that could not be kept
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The hints to show: (number, text) pairs, how many there are, and what keeps us from remembering it, if anything."""
+    """The hints to show: (number, text) pairs, how many there are, and what keeps us from remembering that."""
 
     name: str
     shown: list[tuple[int, str]]

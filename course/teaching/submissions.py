@@ -23,7 +23,8 @@ from course.source import ChapterSource, normalise
 from course.teaching.points import answers
 
 SIZE = {".py": 1 << 20, ".ipynb": 32 << 20}  # bytes: a notebook carries its pictures
-DEPTH, ENTRIES = 8, 20_000
+WHOLE = 64 << 20  # bytes of all the files of one submission that are looked at
+DEPTH, ENTRIES = 8, 100_000
 SKIPPED = {"solutions", "node_modules", "__MACOSX", "__pycache__"}  # when a whole checkout is handed in
 CHAPTER = re.compile(r"(?<![a-z0-9])(ch[0-9][0-9])(?![0-9])", re.IGNORECASE)
 
@@ -96,9 +97,14 @@ def read(name: str, path: Path, course: Course) -> Submission:
     except (_Unusable, OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         submission.problems.append(f"cannot be read: {getattr(error, 'strerror', None) or error}")
     texts: list[tuple[_Entry, str, str]] = []
+    room = WHOLE
     for entry in entries:
         try:
             data = entry.read()
+            room -= len(data)
+            if room < 0:
+                submission.problems.append(f"it holds more than {WHOLE >> 20} MB; what lies behind that was not read")
+                break
             texts.append((entry, _decoded(data), hashlib.sha256(data).hexdigest()))
         except Exception as error:  # a damaged archive ends in many ways (BadZipFile, zlib.error, struct.error, ...)
             shown = readable(str(entry.path))

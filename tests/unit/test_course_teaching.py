@@ -325,6 +325,18 @@ def test_an_archive_cannot_reach_out(course: Course, chapter: ChapterSource, tmp
     assert told.count("leads out of the archive") == 3 and "link" in told and "larger than 1 MB" in told
 
 
+def test_a_submission_of_any_size_takes_bounded_memory(course: Course, chapter: ChapterSource, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_in(tmp_path / "big", chapter.solved(), f"a/{CH05}")
+    for i in range(20):
+        hand_in(tmp_path / "big", "#" * 10_000, f"b/{i:02d}.py")
+    hand_in(tmp_path / "big", chapter.solved(), f"c/{CH05}")
+    monkeypatch.setattr("course.teaching.submissions.WHOLE", 1 << 17)
+    submission = read("big", tmp_path / "big", course)
+    assert submission.files["ch05"].path == f"a/{CH05}" and len(submission.problems) == 1
+    assert "more than 0 MB" in submission.problems[0]
+
+
 def test_damaged_archives_are_told(course: Course, chapter: ChapterSource, tmp_path: Path) -> None:
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
