@@ -21,7 +21,7 @@ _REAL_RANGES = {
     "frequency_penalty": (-_INF, _INF, True),
     "presence_penalty": (-_INF, _INF, True),
 }
-_INTEGER_RANGES = {"top_k": (0, (1 << 63) - 1), "repeat_last_n": (0, (1 << 63) - 1), "seed": (0, MASK)}
+_INTEGER_RANGES = {"top_k": (0, (1 << 63) - 1), "repeat_last_n": (0, (1 << 63) - 1), "seed": (0, MASK), "position": (0, MASK)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SamplerOptions:
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
-            check = _check_real if field.name in _REAL_RANGES else _check_integer
+            check = _check_real if field.name in _REAL_RANGES else check_integer
             object.__setattr__(self, field.name, check(field.name, value))
 
     @classmethod
@@ -106,7 +106,8 @@ def _check_real(name: str, value) -> float:
     return number
 
 
-def _check_integer(name: str, value) -> int:
+def check_integer(name: str, value: Any) -> int:
+    """Return `value` as an integer in the range of the setting `name`, or raise InvalidSamplerOption."""
     low, high = _INTEGER_RANGES[name]
     try:
         if isinstance(value, bool):

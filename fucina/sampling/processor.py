@@ -9,6 +9,9 @@ import numpy as np
 from ..errors import InvalidOption, InvalidSamplerOption, TokenOutOfRange
 
 
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
 @runtime_checkable
 class LogitProcessor(Protocol):
     """What a sampler calls.  One processor belongs to one stream and one thread (facts 5.1).
@@ -75,17 +78,14 @@ class BiasTokens(_Stateless):
     TokenOutOfRange
         An id is negative or not an integer; `process` raises it for ids beyond the row.
     InvalidSamplerOption
-        A bias is NaN or +inf.
+        A bias is no number, NaN or +inf, or finite and beyond float32.
     """
 
     __slots__ = ("_ids", "_values")
 
     def __init__(self, biases: Mapping[int, float]):
         self._ids = _token_ids(biases)
-        self._values = np.array([float(biases[token]) for token in biases], dtype=np.float32)
-        for token, value in biases.items():
-            if math.isnan(value) or value == math.inf:
-                raise InvalidSamplerOption(f"bias of token {token} must be finite or -inf, got {value!r}")
+        self._values = np.array([_bias(token, value) for token, value in biases.items()], dtype=np.float32)
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
         """Add the biases."""
@@ -184,19 +184,30 @@ class _StructuredChain(_Chain):
 def compose(*processors: LogitProcessor | None) -> LogitProcessor | None:
     """Return one processor that applies `processors` in order (None entries are skipped).
 
-    The result has structure exactly if a member has.  No processor at all gives None, a single one itself.
+    The result has structure exactly if a member has.  No processor at all gives None, a single one itself.  A
+    composition among them counts as its members, so that each is known to all who look for it.
 
     Raises
     ------
     InvalidSamplerOption
         One object is given twice: it would be committed twice for each token.
     """
-    chosen = [processor for processor in processors if processor is not None]
+    chosen: list[LogitProcessor] = []
+    for processor in processors:
+        if processor is not None:
+            chosen += processor.processors if isinstance(processor, _Chain) else (processor,)
     if len({id(processor) for processor in chosen}) != len(chosen):
         raise InvalidSamplerOption("one logit processor is named twice: each would see every token twice")
     if len(chosen) < 2:
         return chosen[0] if chosen else None
     return _StructuredChain(chosen) if any(map(has_structure, chosen)) else _Chain(chosen)
+
+
+def _bias(token: int, value: float) -> float:
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not real or not (value == -math.inf or abs(value) <= _FLOAT32_MAX):
+        raise InvalidSamplerOption(f"bias of token {token} must be finite in float32, or -inf, got {value!r}")
+    return float(value)
 
 
 def _token_ids(tokens: Iterable[int]) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
 from ..kernels.weighing import MAX_VOCAB
-from .options import SamplerOptions
+from .options import SamplerOptions, check_integer
 from .processor import LogitProcessor, check_processor, reset_processor
 from .reference import penalise
 from .rng import CounterRng
@@ -97,9 +97,14 @@ class Sampler:
             raise NonFiniteLogits(f"logit {best} of {len(row)} is {highest}: expected finite values or -inf")
         if highest == -np.inf:
             raise AllTokensMasked(f"all {len(row)} logits are -inf: no token is left to choose")
+        position = self.rng.position
         token = best if options.greedy else self._draw(row, highest)
         if self.processor is not None:
-            self.processor.commit(token)
+            try:
+                self.processor.commit(token)
+            except BaseException:
+                self.rng.position = position  # what was not committed was not drawn
+                raise
         return token
 
     def reset(self) -> None:
@@ -117,11 +122,10 @@ class Sampler:
         Raises
         ------
         InvalidSamplerOption
-            The position is negative.
+            Seed or position is not an integer in [0, 2**64).
         """
-        if state.position < 0:
-            raise InvalidSamplerOption(f"position must not be negative, got {state.position}")
-        self.rng = CounterRng(state.seed, state.position)
+        seed, position = (check_integer(name, getattr(state, name)) for name in ("seed", "position"))
+        self.rng = CounterRng(seed, position)
 
     def _as_row(self, logits: np.ndarray) -> np.ndarray:
         row = np.asarray(logits)

@@ -317,7 +317,8 @@ def test_errors_by_name(model, tmp_path):
         with pytest.raises(DuplicateBatchConversation):
             go([a, a], [one, two])
         shared = BanTokens([3])
-        for others in ((shared, shared), (shared, compose(BanTokens([4]), shared))):
+        pair = compose(BanTokens([4]), shared)
+        for others in ((shared, shared), (shared, pair), (shared, compose(pair, BanTokens([5])))):
             with pytest.raises(SharedBatchProcessor):
                 go([Conversation(model, processor=p) for p in others], [one, two])
     with pytest.raises(BatchLengthMismatch):

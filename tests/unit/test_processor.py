@@ -76,6 +76,19 @@ def test_nothing_is_committed_or_drawn_when_everything_is_masked(temperature):
     assert sampler.rng.position == 0
 
 
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_a_commit_that_fails_draws_nothing(failure):
+    class Failing(Recorder):
+        def commit(self, token):
+            raise failure
+
+    sampler = Sampler(SamplerOptions(temperature=1.0, seed=3), Failing())
+    sampler.rng.position = 5
+    with pytest.raises(failure):
+        sampler.next(np.zeros(3, np.float32))
+    assert sampler.rng.position == 5
+
+
 def test_processor_comes_before_penalties_and_works_on_a_copy():
     logits = np.array([3, 2.5, 0], np.float32)
     options = SamplerOptions(repeat_penalty=2.0)
@@ -115,7 +128,7 @@ def test_ids_beyond_the_vocabulary(processor):
         processor.process(np.zeros(4, np.float32), [])
 
 
-@pytest.mark.parametrize("value", [math.nan, INF])
+@pytest.mark.parametrize("value", [math.nan, INF, 1e39, -1e39, np.float64(1e300), True, None, "1"])
 def test_bias_must_be_a_number_below_infinity(value):
     with pytest.raises(InvalidSamplerOption, match="bias of token 3"):
         BiasTokens({3: value})
@@ -127,6 +140,11 @@ def test_compose():
     assert compose(None, single) is single
     with pytest.raises(InvalidSamplerOption, match="twice"):
         compose(single, single)
+
+    pair = compose(BanTokens([2]), single)
+    for twice in ((pair, single), (single, pair), (pair, pair), (pair, compose(single, BanTokens([3])))):
+        with pytest.raises(InvalidSamplerOption, match="twice"):
+            compose(*twice)  # also where a composition holds it
 
     a, b = Recorder(banned=[0]), Recorder(banned=[1])
     chain = compose(a, None, b)

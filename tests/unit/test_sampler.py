@@ -62,8 +62,10 @@ def test_state_continues_a_stream():
     other = Sampler(SamplerOptions(temperature=1.0, seed=999))
     other.restore(saved)
     assert [other.next(logits) for _ in range(9)] == rest
-    with pytest.raises(InvalidSamplerOption, match="position"):
-        other.restore(type(saved)(1, -1))
+    for seed, position, field in ((1, -1, "position"), (1, 1.5, "position"), (1, None, "position"), (1, 1 << 64, "position"),
+                                  (-1, 0, "seed"), ("7", 0, "seed")):  # fmt: skip
+        with pytest.raises(InvalidSamplerOption, match=field):
+            other.restore(type(saved)(seed, position))
 
 
 def test_penalties_of_the_documents():
