@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course import start, testing
+from course import build, start, testing
 
 
 @pytest.fixture
@@ -34,6 +34,18 @@ def test_everything_is_tested_by_default(tree):
 @pytest.mark.parametrize("named", ["tests/test_a.py", "tests/test_a.py::test_a", "tests"])
 def test_named_files_alone_are_tested(tree, named):
     assert testing.pytest_command(["-k", "a", named], tree)[-3:] == ["-k", "a", named]
+
+
+def test_tests_and_builds_know_a_folder_that_cannot_be_written(tree, monkeypatch, capsys):
+    (tree / "file").write_text("", encoding="utf-8")
+    monkeypatch.setattr(testing, "VENV", tree / "file")
+    folder = testing.cache_folder()
+    assert folder.is_dir() and tree not in folder.parents
+    assert str(folder / "hypothesis") in testing.environment_for_tests().values()
+    folder.rmdir()
+    monkeypatch.setattr(build, "NOTEBOOKS", tree / "file")
+    assert build.build([], check=False) == 2
+    assert "cannot write in file/" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 1, 5])
