@@ -14,6 +14,7 @@ SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2")
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 SANS = "system-ui,-apple-system,Segoe UI,sans-serif"
+TITLE_CHARACTER = 8.6  # pixels of a letter of a title: bold, size 14
 
 # In a page of JupyterLab the variables follow its theme; in a file of its own the browser's preference decides.
 STYLE = (
@@ -84,10 +85,11 @@ class Figure:
     def __init__(self, drawing: Drawing, title: str, alt: str) -> None:
         self.alt = alt
         body = "".join(drawing.parts)
+        width = max(drawing.width, 20 + TITLE_CHARACTER * columns(title))  # a title is never cut
         name = f"fucina-{zlib.crc32((title + body).encode('utf-8')):08x}"  # the same picture, the same name
         self.svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" role="img" aria-label="{html.escape(alt)}" '
-            f'viewBox="0 0 {drawing.width:.0f} {drawing.height:.0f}" width="{drawing.width:.0f}" '
+            f'viewBox="0 0 {width:.0f} {drawing.height:.0f}" width="{width:.0f}" '
             f'height="{drawing.height:.0f}" style="max-width:100%;height:auto">'
             f"<title>{html.escape(title)}</title><desc>{html.escape(alt)}</desc><style>{STYLE.format(id=name)}</style>"
             f'<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>{body}</svg>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -139,3 +140,10 @@ def test_a_live_slider_draws_again_for_each_value(monkeypatch: pytest.MonkeyPatc
     assert "truncate(3)" in shown[-1].alt and len(shown) == 3
     monkeypatch.setenv("FUCINA_STATIC", "1")
     assert isinstance(figures.slider(lambda kept: figures.cache_rows(8, 8, rewind_to=kept), kept=(0, 8, 3)), Figure)
+
+
+def test_a_picture_is_as_wide_as_its_title():
+    short, long = (figures.token_strip(["a"], title="x" * n) for n in (3, 90))
+    assert 'width="160"' in short.svg
+    width = int(re.search(r'viewBox="0 0 (\d+) ', long.svg).group(1))
+    assert 700 < width < 900
