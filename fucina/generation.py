@@ -5,7 +5,7 @@ A step (`fucina.decoding`) commits one token, or several where a draft was accep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
@@ -55,6 +55,15 @@ class Generation:
         """Tokens a second after the first one; 0.0 if there was only one."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+
+def stop_texts(stop: Any) -> tuple[str, ...]:
+    """Return the stop texts that an option gives: one, several, or None for none; raises InvalidOption for else."""
+    stops = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    stops = tuple(stops) if isinstance(stops, Iterable) else (stops,)
+    if not all(isinstance(s, str) for s in stops):
+        raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+    return stops
 
 
 class StopText:
@@ -240,9 +249,7 @@ def generate(
 
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
         raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
-    if not all(isinstance(s, str) for s in stops):
-        raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+    stops = stop_texts(stop)
     options = SamplerOptions.of({"temperature": temperature, "seed": seed, **sampling})
     if isinstance(prompt, (str, bytes)):
         ids = model.tokenizer.encode_prompt(prompt)

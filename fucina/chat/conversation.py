@@ -18,6 +18,7 @@ import numpy as np
 from .. import defaults
 from ..decoders import Document, make_decoder
 from ..errors import InvalidOption, NoSuchTurn, UnknownMessages
+from ..generation import stop_texts
 from ..sampling import LogitProcessor, Sampler, SamplerOptions
 from .formats import ChatFormat
 from .messages import Message, check_messages
@@ -103,9 +104,7 @@ class Conversation(ConversationState):
     ):
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
             raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(s, str) for s in stops):
-            raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+        stops = stop_texts(stop)
         sampler = Sampler(SamplerOptions.of(sampling), processor)
         self.think_off = bool(think_off)
         self._template = _choose_template(model, template)
@@ -289,11 +288,10 @@ class Conversation(ConversationState):
 def _choose_template(
     model: Model, template: ChatFormat | ChatTemplate | str | None
 ) -> ChatFormat | ChatTemplate | None:
-    if isinstance(template, str):
-        names = [f.value for f in ChatFormat]
-        if template not in names:
-            raise InvalidOption(
-                f"template must be one of {', '.join(names)}, a ChatFormat or a ChatTemplate, got {template!r}"
-            )
+    names = [f.value for f in ChatFormat]
+    if template in names:
         return ChatFormat(template)
+    if not isinstance(template, (ChatFormat, ChatTemplate, type(None))):
+        known = f"{', '.join(names)}, a ChatFormat or a ChatTemplate"
+        raise InvalidOption(f"template must be one of {known}, got {template!r}")
     return ChatTemplate.of(model) if template is None and model.chat_template is not None else template

@@ -35,11 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WarmState:
-    """A cache and the tokens whose rows it holds, behind `prefix_rows` rows that belong to no token."""
+    """A cache and the tokens whose rows it holds, behind `prefix_rows` rows that belong to no token.
+
+    `newest` is the last token of a reply that was cut off: it stands behind the others, its row is yet to be computed.
+    """
 
     cache: KvCache
     tokens: Sequence[int]
     prefix_rows: int = 0
+    newest: int | None = None
 
 
 class ConversationState:
@@ -78,8 +82,11 @@ class ConversationState:
         if not 0 <= warm.prefix_rows <= cache.len:
             raise InvalidPrefix(f"a prefix of {warm.prefix_rows} rows was declared, the cache holds {cache.len}")
         self.prefix_rows = int(warm.prefix_rows)
-        self.history = check_ids(model, warm.tokens)[: cache.len - self.prefix_rows]
+        tokens = check_ids(model, warm.tokens)
+        self.history = tokens[: cache.len - self.prefix_rows]
         cache.truncate(self.prefix_rows + len(self.history))
+        if warm.newest is not None and len(self.history) == len(tokens) and cache.len < cache.capacity:
+            self.history += check_ids(model, [warm.newest])
         self._cache: KvCache | None = cache
 
     # --- the cache ----------------------------------------------------------------------------------------------------
@@ -104,7 +111,7 @@ class ConversationState:
         return min(self.cache.capacity, self.model.context)
 
     def take_cache(self) -> WarmState:
-        """End the conversation and give its cache away, with the tokens whose rows it holds.
+        """End the conversation and give its cache away, with its tokens.
 
         Raises
         ------
@@ -112,9 +119,10 @@ class ConversationState:
         """
         self._end_turn()
         cache = self.cache
-        tokens = self.history[: cache.len - self.prefix_rows]
+        rows = cache.len - self.prefix_rows
+        tokens, newest = self.history[:rows], self.history[rows:]
         self._cache = None
-        return WarmState(cache, tokens, self.prefix_rows)
+        return WarmState(cache, tokens, self.prefix_rows, newest[0] if newest else None)
 
     def note_prefix_rows(self, rows: int) -> None:
         """Declare the rows that the cache holds a preloaded prefix: they belong to no token and are never dropped.

@@ -21,7 +21,8 @@ _REAL_RANGES = {
     "frequency_penalty": (-_INF, _INF, True),
     "presence_penalty": (-_INF, _INF, True),
 }
-_INTEGER_RANGES = {"top_k": (0, (1 << 63) - 1), "repeat_last_n": (0, (1 << 63) - 1), "seed": (0, MASK), "position": (0, MASK)}
+_COUNT, _WORD = (0, (1 << 63) - 1), (0, MASK)
+_INTEGER_RANGES = {"top_k": _COUNT, "repeat_last_n": _COUNT, "seed": _WORD, "position": _WORD}
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,8 +324,8 @@ def test_errors_change_nothing(model, template):
     "error, match, options",
     [
         *((InvalidOption, "max_tokens", {"max_tokens": bad}) for bad in (0, -1, 1.5, True)),
-        (InvalidOption, "stop must", {"stop": [1]}),
-        (InvalidOption, "template must be one of chatml", {"template": "chatm"}),
+        *((InvalidOption, "stop must", {"stop": bad}) for bad in ([1], 5, b"x", ["a", None])),
+        *((InvalidOption, "template must be one of chatml", {"template": bad}) for bad in ("chatm", 5, ChatTemplate)),
         (InvalidOption, "unknown option 'topk'", {"topk": 3}),
         (InvalidOption, "speculative", {"speculation": 3}),
         (InvalidSamplerOption, "top_p must", {"top_p": 7}),
@@ -337,6 +337,15 @@ def test_errors_change_nothing(model, template):
 def test_bad_options(model, error, match, options):
     with pytest.raises(error, match=match):
         Conversation(model, **options)
+
+
+def test_no_stop_text_may_be_said_as_none(model):
+    c = Conversation(model, stop=None, max_tokens=2)
+    assert c.stop == () and c.send("hi").tokens == Conversation(model, max_tokens=2).send("hi").tokens
+    assert model.generate("ab", stop=None, max_tokens=2).tokens
+    for bad in (5, [None], b"x"):
+        with pytest.raises(InvalidOption, match="stop must"):
+            model.generate("ab", stop=bad, max_tokens=2)
 
 
 def test_a_model_without_a_template(tmp_path, model):
@@ -620,13 +629,33 @@ def test_warm_equals_cold(model):
             go()
     giver.cancel()
     warm = Conversation.init_warm(model, state, template="chatml", max_tokens=5, **SAMPLED)
-    assert warm.cache is state.cache and warm.history == state.tokens
+    assert warm.cache is state.cache and warm.history == [*state.tokens, state.newest] == cold.history
     warm.sampler.rng.position = cold.sampler.rng.position
     ids = [*cold.history, *ChatFormat.CHATML.encode_turn(model.tokenizer, "and?", first=False)]
     reply = warm.send_tokens_reuse(ids)
     assert reply.reused_prefix == len(state.tokens)
     assert reply.tokens == cold.send("and?").tokens
     check_state(warm)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+def test_a_warm_start_keeps_the_last_token_of_a_reply_that_was_cut_off(model, max_tokens):
+    """Its row has not been computed: the next turn computes it with its prompt, as in a conversation that stays."""
+    cold = Conversation(model, template="chatml", max_tokens=max_tokens, **SAMPLED)
+    cold.send("hi")
+    giver = Conversation(model, template="chatml", max_tokens=max_tokens, **SAMPLED)
+    giver.send("hi")
+    for _ in range(2):
+        warm = Conversation.init_warm(model, giver.take_cache(), template="chatml", max_tokens=max_tokens, **SAMPLED)
+        warm.sampler.rng.position = cold.sampler.rng.position
+        giver = warm
+    assert warm.history == cold.history
+    for go in (lambda c: c.send("and?"), lambda c: c.send_rendered("!")):
+        mine, theirs = go(warm), go(cold)
+        assert mine.tokens == theirs.tokens
+        assert (mine.prompt_tokens, mine.reused_prefix) == (theirs.prompt_tokens, theirs.reused_prefix)
+        assert warm.history == cold.history
+        check_state(warm)
 
 
 def test_warm_start_continues_in_a_format(model):
@@ -649,6 +678,13 @@ def test_warm_states_are_cut_to_what_fits_together(model):
     c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2, 3, 9, 9]), max_tokens=2)
     assert (c.history, c.used) == ([1, 2, 3], 3)
     check_state(c)
+    c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=9), max_tokens=2)
+    assert (c.history, c.used) == ([1, 2, 9], 2)  # a row too many is dropped
+    c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2, 3], newest=9), max_tokens=2)
+    assert (c.history, c.used) == ([1, 2], 2)  # what stood behind a token that is cut off goes with it
+    check_state(c)
+    with pytest.raises(TokenOutOfRange):
+        Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=999))
     with pytest.raises(InvalidPrefix):
         Conversation.init_warm(model, WarmState(cache, [1], prefix_rows=4))
     with pytest.raises(TokenOutOfRange):
