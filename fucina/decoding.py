@@ -187,6 +187,8 @@ class Decoder:
         See `DecodeStream.commit_rows`; for tests and figures.
     """
 
+    streams = 1  # that share the pass to come; a batch says how many
+
     def __init__(self, model: RowModel, on_row: RowHook | None = None) -> None:
         self.model, self.on_row = model, on_row
 
@@ -198,6 +200,7 @@ class Decoder:
         InvalidDecodeState
             The turn has ended, or the tokens are not one more than the rows of the cache.
         """
+        self.streams = 1
         draft = self.plan(stream)
         context, start = stream.cache.len, perf_counter()
         rows = self.model.forward_rows([(stream.cache, [stream.history[-1], *draft], "all")])[0]

@@ -108,6 +108,7 @@ class BatchDecoder:
         most = MAX_ROWS // len(live) - 1  # all rows in one pass
         plans = []
         for member in live:
+            member.decoder.streams = len(live)
             try:
                 plans.append((member, member.decoder.plan(member.stream, max(most, 0))))
             except Exception as error:

@@ -98,7 +98,6 @@ class SpeculativeDecoder(Decoder):
         self._knows_odds = callable(getattr(source, "odds", None))
         # a gate of one's own is asked in any case
         self._asks_budget = self.options.adapt_budget and (gate is not None or not self._knows_odds)
-        self._streams = 1  # that shared the latest pass
         watched = self.options.enabled and self.options.watch and callable(getattr(self.gate, "wake", None))
         self._watch = Watch(self.options) if watched else None
 
@@ -176,7 +175,7 @@ class SpeculativeDecoder(Decoder):
         elif not watch.waiting:
             draft = self._draft(stream, most)
             self._cut(0)  # it is not verified: no account of it
-            watch.propose(draft, len(stream.history), self.cost.estimate(len(draft), stream.cache.len, self._streams))
+            watch.propose(draft, len(stream.history), self.cost.estimate(len(draft), stream.cache.len, self.streams))
 
     def _cut(self, n: int) -> None:
         if callable(getattr(self.source, "truncate_pending", None)):
@@ -206,7 +205,7 @@ class SpeculativeDecoder(Decoder):
         options = self.options
         if drafts < options.min_draft:
             return 0
-        costs = self.cost.estimates(drafts, context, self._streams)
+        costs = self.cost.estimates(drafts, context, self.streams)
         allowed = 1.0 + getattr(self.gate, "allowance", math.inf)
         while drafts and costs[drafts] > allowed:
             drafts -= 1
@@ -273,7 +272,6 @@ class SpeculativeDecoder(Decoder):
         A pass of several streams is paid by those that drafted, in proportion: a stream's own step, and its part of
         what the drafts made the pass longer for everybody.
         """
-        self._streams = taken.streams
         cost, seconds = taken.cost, taken.seconds if self.timed else None
         if cost is None:
             if not taken.drafted:
@@ -281,8 +279,10 @@ class SpeculativeDecoder(Decoder):
                     self.cost.note_plain(seconds, taken.streams)
                 return 1.0
             cost = self.cost.verify(taken.rows, taken.context, taken.streams, seconds)
+        if not taken.drafted:
+            return 1.0
+        cost = 1.0 + taken.streams * (cost - 1.0) * len(draft) / taken.drafted
         if draft:
-            cost = 1.0 + taken.streams * (cost - 1.0) * len(draft) / taken.drafted
             # a stop token that ended the turn would have been a plain step too
             self.gate.record(sampled, accepted, len(draft), cost)
         return cost

@@ -152,11 +152,15 @@ class CostGate:
 
     @property
     def allowance(self) -> float:
-        """Plain steps that the next draft may cost if nothing of it is accepted: never slower by more than was agreed."""
+        """Plain steps that the next draft may cost if nothing of it is accepted: never slower by more than was agreed.
+
+        Below 0 after a pass that was dearer than it was priced before: then not even a draft that costs nothing is
+        allowed, since its price might be wrong again.
+        """
         o = self._options
         if not o.min_speedup:
             return math.inf
-        return max(o.loss_credit + o.max_loss * self._plain + self._won, 0.0)
+        return o.loss_credit + o.max_loss * self._plain + self._won
 
     def budget(self) -> int:
         """How many tokens to draft at most: less where less is accepted."""

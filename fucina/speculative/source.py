@@ -44,7 +44,8 @@ class DraftSource(Protocol):
 class StepRecord:
     """What one step did, for logs and figures.
 
-    kind : "verify", "fallback" (no draft) or "off" (the gate).  cost : of the pass in plain passes.
+    kind : "verify", "fallback" (no draft) or "off" (the gate).  cost : in plain steps; of a pass of several
+    streams, this one's part.
     """
 
     kind: str

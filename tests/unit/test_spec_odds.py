@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fucina.decoding import DecodeStream
 from fucina.errors import InvalidOption
 from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import CascadeOptions, CostGate, Options, SpeculationIndex, SpeculativeDecoder
+from fucina.speculative import BatchDecoder, CascadeOptions, CostGate, Options, SpeculationIndex, SpeculativeDecoder
 from fucina.speculative.cost_gate import MOST_RISKED
 from fucina.speculative.odds import CHAIN_PRIOR, DECAY, MARGIN, MATCH_PRIOR, PRIOR_TRIALS, HitRates, best_draft
 from tests.spec_toys import ToyModel
@@ -229,3 +229,61 @@ def test_a_gate_of_ones_own_sets_the_budget_even_where_odds_are_known():
         stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=40)
         decoder.step(stream)
         assert log[0].drafted == widest
+
+
+def batch_of(sources, n, **options):
+    """Run streams of one text together without a clock; return their steps, and the prices of the passes."""
+    model, prompt, n_streams = ToyModel(), [3, 1, 4], len(sources)
+    batch, logs = BatchDecoder(model, timed=False), [[] for _ in sources]
+    for source, log in zip(sources, logs, strict=True):
+        cache = model.new_cache(n + 100)
+        model.forward_rows([(cache, prompt[:-1], "none")])
+        stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
+        choices = Options(**options)
+        batch.add(stream, SpeculativeDecoder(model, source, choices, timed=False, vocab=24, on_step=log.append))
+    prices = []
+    while len(batch.live) == n_streams:
+        batch.step()
+        prices.append(logs[0][-1].taken.cost)
+    return logs, prices
+
+
+def plain_text(n):
+    model, prompt = ToyModel(), [3, 1, 4]
+    cache = model.new_cache(n + 10)
+    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
+    model.forward_rows([(cache, prompt[:-1], "none")])
+    while not stream.ended:
+        stream.commit_rows(model.forward_rows([(cache, [stream.history[-1]], "all")])[0], ())
+    return stream.history
+
+
+@pytest.mark.parametrize("n_streams", [2, 3, 4])
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("boasts", [True, False])
+def test_a_batch_loses_no_more_than_a_pass_that_was_dearer_than_priced(n_streams, least, boasts):
+    text = plain_text(600)
+    plan = lambda call: call % 6 == 0
+    logs, _ = batch_of([(Boaster if boasts else Odd)(text, plan, 0.99) for _ in range(n_streams)], 600, min_draft=least)
+    for log in logs:
+        lost, most = 0.0, 0.0
+        for n, step in enumerate(log, 1):
+            lost += step.cost - step.committed
+            most = max(most, lost - 0.01 * n)
+        assert any(step.kind == "verify" for step in log)
+        assert most <= 1.0 + 0.7  # the credit, and what drafts of several at once make dearer: once, not every time
+
+
+def test_the_first_pass_of_a_batch_is_priced_for_its_streams():
+    text = plain_text(40)
+    logs, _ = batch_of([Boaster(text, lambda call: False, 0.99), *(Odd([], bool, 0) for _ in range(3))], 20)
+    assert all(step.cost <= 2.0 + 0.01 * n for n, step in enumerate(logs[0], 1))
+
+
+def test_what_streams_pay_is_what_the_batch_took():
+    text = plain_text(200)
+    sources = [Odd(text, lambda call: call % 3 > 0, 0), Boaster(text, bool, 0.9), Odd([], bool, 0)]
+    logs, prices = batch_of(sources, 100)
+    assert any(price > 1 for price in prices)
+    for steps, price in zip(zip(*logs, strict=True), prices, strict=True):
+        assert sum(step.cost for step in steps) == pytest.approx(3 * price)
