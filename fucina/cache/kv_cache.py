@@ -83,7 +83,13 @@ class KvCache:
         elements = sum(g.width for g in self.geometry) * self.stride
         # An anonymous mapping, not np.empty: NumPy asks for huge pages, and then a few rows in each plane would make the
         # whole cache resident.  Here pages that no row has touched cost nothing.
-        self._buffer = np.frombuffer(mmap.mmap(-1, elements * item), np.uint8)
+        try:
+            self._buffer = np.frombuffer(mmap.mmap(-1, elements * item), np.uint8)
+        except (OSError, OverflowError, MemoryError):
+            raise KvCacheOverflow(
+                f"a cache of {self.capacity} positions takes {elements * item} bytes, which this machine does not give; "
+                "expected a smaller capacity, or context"
+            ) from None
         flat = self._buffer.view(_DTYPES[dtype])
         self._planes: list[tuple[np.ndarray, np.ndarray]] = []
         at = 0

@@ -77,7 +77,10 @@ def _available() -> dict[str, str]:
 
 
 def _prepare_streams() -> None:
-    """Never fail on a character that a terminal cannot show."""
+    """Never fail on a character that a terminal cannot show, or on a stream that whoever started us has closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
         if encoding != "utf8" and hasattr(stream, "reconfigure"):

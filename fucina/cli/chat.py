@@ -17,7 +17,12 @@ FORMATS = ("chatml", "llama3", "gemma", "gemma4")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("message", nargs="*", help="send these in turn and leave; without any, talk in the terminal")
+    parser.add_argument(
+        "message",
+        nargs="*",
+        help="send these in turn, as they are, and leave; without any, lines come from the terminal or stdin: messages, "
+        "or commands (/help)",
+    )
     parser.add_argument("--system", metavar="TEXT", help="a system message that opens the conversation")
     parser.add_argument("--format", choices=FORMATS, help="a built-in chat format (the model's own template)")
     parser.add_argument("--think-off", action="store_true", help="ask the model not to reason before it answers")
@@ -50,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
             references=references,
             **sampling,
         )
-        if args.message or not sys.stdin.isatty() or args.json:
-            messages = args.message or common.read_text(None, "messages").splitlines()
+        if args.message or args.json:
+            messages = args.message or [line for line in common.read_lines("messages") if line]
             status = _answer(conversation, messages, str(model.path), args.json)
         else:
             from .talk import talk

@@ -13,6 +13,8 @@ from .. import defaults
 from ..errors import InvalidOption, InvalidText
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..decoding import Decoder
     from ..generation import Generation
     from ..model import Model
@@ -174,6 +176,19 @@ def read_text(argument: str | None, what: str) -> str:
         if text.endswith(newline):
             return text[: -len(newline)]
     return text
+
+
+def read_lines(what: str) -> Iterator[str]:
+    """Give the lines of stdin (UTF-8) as they come, without their ends; raises InvalidText."""
+    buffer = getattr(sys.stdin, "buffer", None)
+    for number, raw in enumerate(sys.stdin if buffer is None else buffer, 1):
+        try:
+            line = raw if isinstance(raw, str) else raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidText(
+                f"the {what} on stdin are not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start} of line {number}"
+            ) from None
+        yield line.removesuffix("\n").removesuffix("\r")
 
 
 def show(text: str) -> None:

@@ -33,7 +33,9 @@ _HISTORY_LINES = 1000
 
 
 def talk(conversation: Conversation, keep_history: bool = True) -> int:
-    """Read lines until the terminal ends or /exit; returns the exit code."""
+    """Read lines until the terminal, or stdin, ends or /exit; returns the exit code."""
+    if not sys.stdin.isatty():
+        return _read_on(_Terminal(conversation))
     print("Type a message; /help for commands, Ctrl-D to leave.", file=sys.stderr)
     with _line_editing(keep_history):
         terminal = _Terminal(conversation)
@@ -43,17 +45,34 @@ def talk(conversation: Conversation, keep_history: bool = True) -> int:
             except EOFError:
                 print(file=sys.stderr)
                 return 0
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                _tell(f"not sent: byte 0x{byte:02X} of that line is no {error.encoding} text, which this terminal is set to")
+                continue
             if line in ("/exit", "/quit"):
                 return 0
             if line:
                 terminal.take(line)
 
 
+def _read_on(terminal: _Terminal) -> int:
+    """Take the lines of a script or another program; 1 if one of them could not be done, 130 after Ctrl-C."""
+    for line in map(str.strip, common.read_lines("messages")):
+        if line in ("/exit", "/quit"):
+            break
+        if line:
+            terminal.take(line)
+        if terminal.stopped:
+            return 130
+    return 1 if terminal.refused else 0
+
+
 class _Terminal:
-    """What a line does."""
+    """What a line does.  refused: one could not be done.  stopped: Ctrl-C came in a reply."""
 
     def __init__(self, conversation: Conversation):
         self.conversation = conversation
+        self.refused = self.stopped = False
         self.last: Reply | None = None
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": lambda text: _tell(HELP),
@@ -74,9 +93,14 @@ class _Terminal:
             elif name in self.commands:
                 self.commands[name](rest.strip())
             else:
-                _tell(f"no command {name}; /help lists them")
+                self.refuse(f"no command {name}; /help lists them")
         except (ContextFull, ChatTemplateError, NoSuchTurn) as error:
-            _tell(str(error))
+            self.refuse(str(error))
+
+    def refuse(self, text: str) -> None:
+        """Say what cannot be done."""
+        self.refused = True
+        _tell(text)
 
     def reply(self, begin: Callable[[], ReplyStream | Reply]) -> None:
         """Stream one reply."""
@@ -86,6 +110,7 @@ class _Terminal:
                 common.show(piece)
         except KeyboardInterrupt:
             stream.close()
+            self.stopped = True
             common.show(" [stopped]")
         common.show("\n")
         self.last = stream.result
@@ -107,7 +132,7 @@ class _Terminal:
     def undo(self, text: str) -> None:
         """Take turns back."""
         if text and not (text.isascii() and text.isdigit()):
-            _tell(f"/undo takes a number of turns, got {text}")
+            self.refuse(f"/undo takes a number of turns, got {text}")
             return
         self.conversation.undo(int(text or 1))
         said = [m for m in self.conversation.messages if m["role"] == "user"]
@@ -116,12 +141,12 @@ class _Terminal:
     def save(self, text: str) -> None:
         """Write the conversation."""
         if not text:
-            _tell("/save needs the name of a file")
+            self.refuse("/save needs the name of a file")
             return
         try:
             save(self.conversation, Path(text).expanduser())
-        except OSError as error:
-            _tell(f"cannot write {text}: {error.strerror or error}")
+        except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of nobody
+            self.refuse(f"cannot write {text}: {getattr(error, 'strerror', None) or error}")
         else:
             _tell(f"saved {text}")
 

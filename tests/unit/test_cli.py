@@ -145,6 +145,58 @@ def test_chat_reads_lines(cli, path, monkeypatch):
     assert status == 0 and [m["content"] for m in json.loads(out)["messages"][::2]] == ["hi", "and?"]
 
 
+def test_a_line_ends_with_a_newline_and_nothing_else(cli, path, monkeypatch):
+    text = "a\x0bb\x0cc\x1cd\x85e\u2028f\r\n\nlast"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="ascii"))
+    status, out, _ = cli("chat", "-n", 2, "--json", *naive(path))
+    assert status == 0
+    assert [m["content"] for m in json.loads(out)["messages"][::2]] == ["a\x0bb\x0cc\x1cd\x85e\u2028f", "last"]
+
+
+def test_chat_from_a_script(cli, path, monkeypatch, tmp_path):
+    """Lines of stdin are what lines of a terminal are; what cannot be done shows in the exit code."""
+
+    def script(*lines):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n".join(lines)), encoding="ascii"))
+        return cli("chat", "-n", 5, "--format", "chatml", *naive(path))
+
+    saved = tmp_path / "talk.json"
+    status, out, err = script(
+        b"hi", b"", b"/regenerate", "\u00e9".encode(), b"/undo", b"/stats", b"/system be", b"hi", f"/save {saved}".encode()
+    )
+    first, again, second, other = out.splitlines()
+    assert status == 0 and first == again and second and other != first
+    assert "taken back; 1 message left" in err and "> " not in out + err
+    assert [m["content"] for m in json.loads(saved.read_text(encoding="utf-8"))["messages"]] == ["be", "hi", other]
+    for line in (b"/undo", b"/nope", b"/undo x", b"/save", b"/save /", b"x" * 2000):
+        status, out, err = script(b"hi", line, b"hi") if line != b"/undo" else script(line, b"hi", b"hi")
+        assert status == 1 and len(out.splitlines()) == 2 and err
+    status, out, err = script(b"hi", b"a\xffb")
+    assert (status, out) == (1, first + "\n") and "not UTF-8: byte 0xFF at 1 of line 2" in err
+    assert script(b"hi", b"/exit", b"hi")[:2] == (0, first + "\n")
+    assert script() == (0, "", "")
+
+
+def test_chat_answers_each_line_as_it_comes(path):
+    running = process("-m", "fucina", "chat", "-n", "5", *naive(path), stdin=subprocess.PIPE)
+    for _ in range(2):
+        running.stdin.write(b"/reset\nhi\n")
+        running.stdin.flush()
+        assert running.stdout.readline().strip()
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (0, b"") and b"forgotten" in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_a_stream_that_is_closed(path, command, closed):
+    words = [sys.executable, "-m", "fucina", command, *(["hi"] if closed != "<&-" else []), "-n", "2", *naive(path)]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *words], cwd=ROOT, capture_output=True, timeout=60)
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == (1 if (command, closed) == ("generate", "<&-") else 0)  # an empty prompt
+
+
 @pytest.fixture
 def terminal(cli, path, monkeypatch, tmp_path):
     """Type lines into `fucina chat`; the end of the list is Ctrl-D.  A line that is an exception is raised."""
@@ -201,6 +253,14 @@ def test_chat_commands(terminal, tmp_path):
     assert [m["content"] for m in document["messages"]] == ["hi", hi, "and?", first]
     assert document["sampling"]["seed"] == 4 and document["draws"] == 0 and document["max_tokens"] == 5
     assert [f.name for f in tmp_path.iterdir() if "part" in f.name] == []
+
+
+def test_a_line_that_cannot_be_done_never_ends_the_talk(terminal, tmp_path):
+    undecodable = UnicodeDecodeError("ascii", b"h\xc3", 1, 2, "ordinal not in range(128)")
+    status, out, err = terminal("hi", "/save /", "/save .", "/save a\0b", "/save ~nobody.at.all/x", undecodable, "/regenerate")
+    first, again = out.splitlines()
+    assert status == 0 and first == again and "Traceback" not in err
+    assert err.count("cannot write") == 4 and "byte 0xC3 of that line is no ascii text" in err
 
 
 def test_typed_lines_are_kept(terminal, tmp_path):

@@ -179,6 +179,8 @@ def test_snapshot_is_independent_and_restores():
     [
         (((), 4), KvCacheShapeMismatch),
         ((GEOMETRY, 0), KvCacheOverflow),
+        ((GEOMETRY, 1 << 50), KvCacheOverflow),
+        ((GEOMETRY, 1 << 90), KvCacheOverflow),
         ((GEOMETRY, 2.5), KvCacheOverflow),
         ((GEOMETRY, True), KvCacheOverflow),
         ((GEOMETRY, 4, "q8_0"), KvCacheShapeMismatch),
