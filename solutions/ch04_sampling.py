@@ -369,6 +369,9 @@ def ties(top_p, t):
     ):
         t.case()
         t.equal(ids_of(t, top_p, row, p), want, "the kept ids")
+    t.case("probabilities = np.array([3, 5] * 32) / 256    # a sort that is not stable mixes up long rows only")
+    kept = ids_of(t, top_p, np.array([3, 5] * 32) / 256, 0.3, shown="top_p(probabilities, 0.3)")
+    t.equal(kept, list(range(1, 32, 2)), "the kept ids")
 
 
 @ex.check("p = 1 keeps every token, also those that are all but impossible")
@@ -497,6 +500,9 @@ def edges(min_p, t):
     ):
         t.case()
         t.equal(ids_of(t, min_p, row, least), want, "the kept ids")
+    t.case("probabilities = np.array([3, 5] * 32) / 256    # a sort that is not stable mixes up long rows only")
+    kept = ids_of(t, min_p, np.array([3, 5] * 32) / 256, 1.0, shown="min_p(probabilities, 1.0)")
+    t.equal(kept, list(range(1, 64, 2)), "the kept ids")
 
 
 # --------------------------------------------------------------------------------------------------------------------
