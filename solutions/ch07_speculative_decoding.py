@@ -363,6 +363,20 @@ def unchecked(model, cache, history, draft, sampler):
     return len(history) - before
 
 
+@ex.wrong("Writes into the draft. It belongs to whoever made it, who may still look at it: make a list of your own.")
+def spoils_the_draft(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    before = len(history)
+    draft.insert(0, history[-1])
+    for i, row in enumerate(model.forward(draft, cache)):
+        history.append(sampler.next(row, history))
+        if i + 1 == len(draft) or history[-1] != draft[i + 1]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
 PROMPTS = ([5], [1, 2], [3, 1, 4, 1, 5])
 # (drafted, how many of them are right), the telling cases first
 DRAFTS = ((2, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (4, 3), (4, 4))
@@ -399,9 +413,11 @@ def one_step(verify_step, t, prompt, n, right):
     want = plain(prompt, n + 1)
     draft = guess(want, n, right)
     (cache, history), model = prefilled(prompt), ToyModel()
+    given = list(draft)
     t.case(*told(prompt, draft, right))
-    count = t.call(verify_step, model, cache, history, list(draft), ToySampler(), changes=True,
+    count = t.call(verify_step, model, cache, history, given, ToySampler(), changes=True,
                    shown="verify_step(model, cache, history, draft, ToySampler())")
+    t.equal(given, draft, "draft afterwards")
     return want, cache, history, model, count
 
 
@@ -646,9 +662,11 @@ def until(verify_until, t, prompt, draft, right, stop, sampler=None):
     """One step with a stop token; returns what there is to look at."""
     cache, history = prefilled(prompt)
     seed = "" if sampler is None else "temperature=1.0, seed=3"
+    given = list(draft)
     t.case(*told(prompt, draft, right))
-    ended = t.call(verify_until, ToyModel(), cache, history, list(draft), sampler or ToySampler(), stop, changes=True,
+    ended = t.call(verify_until, ToyModel(), cache, history, given, sampler or ToySampler(), stop, changes=True,
                    shown=f"verify_until(model, cache, history, draft, ToySampler({seed}), stop={stop})")
+    t.equal(given, draft, "draft afterwards")
     return cache, history, ended
 
 
@@ -1033,8 +1051,10 @@ def quiet(safe_step, t):
             draft = guess(want, n, right)
             (cache, history), emit = prefilled(prompt), Listener()
             t.case(*told(prompt, draft, right))
-            count = t.call(safe_step, ToyModel(), cache, history, draft, ToySampler(), emit, changes=True,
+            given = list(draft)
+            count = t.call(safe_step, ToyModel(), cache, history, given, ToySampler(), emit, changes=True,
                            shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+            t.equal(given, draft, "draft afterwards")
             expect_settled(t, prompt, want[:right + 1], cache, history, emit.seen)
             t.equal(count, right + 1, "the result")
 
@@ -1239,6 +1259,20 @@ class RepeatsTheMatch(PromptLookup):
         return [] if place is None else self.text[place - self.n:place - self.n + limit]
 
 
+@ex.wrong("Looks places up by the digits of the ids in one string. Those of 1, 11 and of 11, 1 read the same: a tuple of "
+          "the tokens keeps them apart.")
+class RunsDigitsTogether(PromptLookup):
+    def observe(self, committed):
+        for token in committed:
+            if len(self.text) >= self.n:
+                self.after["".join(map(str, self.text[-self.n:]))] = len(self.text)
+            self.text.append(token)
+
+    def suggest(self, context, limit):
+        place = self.after.get("".join(map(str, context[-self.n:])))
+        return [] if place is None or len(context) < self.n else self.text[place:place + limit]
+
+
 @ex.wrong("Returns more than `limit` tokens. Every drafted token is a row that somebody pays for.")
 class IgnoresTheLimit(PromptLookup):
     def suggest(self, context, limit):
@@ -1319,7 +1353,8 @@ def other_lengths(PromptLookup, t):
 def random_texts(PromptLookup, t):
     for _ in range(40):
         n, size = int(t.rng.integers(1, 4)), int(t.rng.integers(1, 30))
-        text = [int(token) for token in t.rng.integers(0, 3, size)]
+        # ids whose digits, one behind the other, can be read in more than one way
+        text = [(1, 11, 111)[token] for token in t.rng.integers(0, 3, size)]
         cut = int(t.rng.integers(0, size + 1))
         limit = int(t.rng.integers(0, 6))
         lookup_case(PromptLookup, t, n, [text[:cut], text[cut:]], limit, looked_up(text, n, limit))

@@ -1289,7 +1289,8 @@ def rows_replace(mine, t):
     for settled, row, want in (([1, 5], TopKRow(1, [5, 6]), [5, 6]), ([1, 5], TopKRow(1, [6, 7]), [5, 6, 7]),
                                ([1, 5], TopKRow(1, [6, 7, 8, 9]), [5, 6, 7]),
                                ([1, 5, 1, 4], TopKRow(1, [4, 9]), [4, 5, 9]),
-                               ([2, 3], TopKRow(1, [8, 9]), [8, 9])):
+                               ([2, 3], TopKRow(1, [8, 9]), [8, 9]),
+                               ([2, 3], TopKRow(1, [8, 9, 4, 5]), [8, 9, 4])):
         recycler = recycler_told(t, mine.Recycler, 3, [1, 3], settled)
         t.call(recycler.observe_top_k, [row], shown=f"r.observe_top_k([{row}])")
         t.equal(recycler.table.get(1), want, "r.table[1]")
