@@ -154,6 +154,9 @@ class Turn:
             self.reply = self._describe(error)
             if self.reply.finish_reason in ("error", "cancelled") and not self.reply.tokens:
                 self._undo()
+            rows = self.conversation.prefix_rows + len(self.conversation.history)
+            if self.conversation.cache.len > rows and self.conversation.cache.can_truncate:
+                self.conversation.cache.truncate(rows)  # a draft's, if Ctrl-C came between the pass and its tokens
             self.stream.ended = True
             self.conversation._settled(self, self.reply)
         return self.reply

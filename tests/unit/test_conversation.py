@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fucina
-from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState
+from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch
 from fucina.chat.state import common_prefix
 from fucina.errors import (
     ChatTemplateError,
@@ -23,6 +23,7 @@ from fucina.errors import (
     UnknownMessages,
 )
 from fucina.sampling import AllowTokens, BanTokens
+from fucina.speculative import Options, SpeculativeDecoder
 from tests.chat_model import write_chat_model
 from tests.conversations import FailAt, Script, check_state, fresh_reply
 
@@ -542,6 +543,35 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
     assert "".join(pieces) == stream.result.text == c.messages[-1]["content"]  # what was decided came before the error
     check_state(c)
     assert c.send("more").tokens
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("speculation", [False, True])
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
+    """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
+    if speculation:
+        speculation = SpeculativeDecoder(model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False))
+    c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
+    c.send("hi")
+    real, passes = model.forward_rows, []
+
+    def forward_rows(requests):
+        out = real(requests)
+        passes.append(sum(len(tokens) for _, tokens, _ in requests))
+        if len(passes) == at + 1:
+            raise KeyboardInterrupt
+        return out
+
+    monkeypatch.setattr(model, "forward_rows", forward_rows)
+    with pytest.raises(KeyboardInterrupt):
+        send_batch([c], ["and?"]) if batch else c.send("and?")
+    monkeypatch.undo()
+    assert at == 0 or (passes[-1] > 1) == bool(speculation)  # there was a draft
+    check_state(c)
+    ids = [*c.history, *ChatFormat.CHATML.encode_turn(model.tokenizer, "ab", first=False)]
+    assert c.send("ab").tokens == fresh_reply(c, ids, 0).tokens
+    check_state(c)
 
 
 def test_cancelling_from_another_thread(model):
