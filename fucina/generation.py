@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Generation:
     """What a generation produced.
 
-    text : the continuation, without the stop text.  tokens : its ids, without the token that ended it.
+    text : the continuation, without the stop text.  tokens : all ids that were produced: one that completed a stop text
+    is among them, an end token is not.
     finish_reason : "stop" (end token or stop text) or "length" (max_tokens or the context is used up).
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
     prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens a second of the second.
