@@ -1,7 +1,8 @@
 """The Jinja environment that chat templates run in: what Hugging Face templates expect, and nothing dangerous.
 
 A template comes with a model file, so it is treated as foreign code: no attributes beyond data, no mutation, bounded
-loops over `range`, bounded repetition and formatting, bounded output.
+loops over `range`, bounded `*`, `**`, `%`, bounded output.  Memory is not bounded: by `+`, `replace`, `ljust`, `format` and
+the like a template that means harm can still build a text of gigabytes.
 """
 
 from __future__ import annotations
