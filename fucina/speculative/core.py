@@ -107,10 +107,11 @@ class SpeculativeDecoder(Decoder):
         if stream.history[: len(self._seen)] != self._seen:
             self.restart()
         self._tell(stream.history)
+        before = len(stream.history)
         try:
             committed = super().bootstrap_step(stream, logits)
         finally:
-            self.stats.committed += len(stream.history) - len(self._seen)
+            self.stats.committed += len(stream.history) - before
         self._report(stream)
         return committed
 
@@ -189,7 +190,7 @@ class SpeculativeDecoder(Decoder):
             width = min(width, self.gate.budget())
         if width < options.min_draft:
             return []
-        proposed = self.source.suggest(stream.history, width)
+        proposed = self._proposal(stream.history, width)
         if proposed is None:
             return []
         draft = self._usable(proposed, width, stream.stop_tokens)
@@ -199,6 +200,16 @@ class SpeculativeDecoder(Decoder):
         if len(draft) != len(proposed):
             self._cut(len(draft))
         return draft
+
+    def _proposal(self, history: list[int], width: int) -> Sequence[int] | None:
+        """Ask the source.  It is shown a list of the decoder's own: writing into it cannot change the text."""
+        if len(self._seen) != len(history):  # the history was changed behind our back
+            self._seen = list(history)
+        try:
+            return self.source.suggest(self._seen, width)
+        finally:
+            if len(self._seen) != len(history):
+                self._seen = list(history)
 
     def _worth(self, drafts: int, context: int) -> int:
         """How many of so many drafts to verify."""

@@ -385,3 +385,35 @@ def test_a_turn_whose_last_token_is_dropped_costs_no_rebuild():
     logits = model.forward_rows([(again.cache, [9, 9], "last")])[0]
     decode(decoder, again, logits)
     assert index.conversation is before and before.tokens().tolist() == again.history[:-1]
+
+
+WRITES = {
+    "appends": lambda text: text.append(3),
+    "drops": lambda text: text.pop(),
+    "clears": lambda text: text.clear(),
+    "overwrites": lambda text: text.__setitem__(0, text[0] + 1),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_source_that_writes_into_what_it_is_shown_changes_nothing(write):
+    model = ToyModel()
+    text = plain(model).history
+
+    class Scribbler(Hungry):
+        def suggest(self, context, limit):
+            draft = self.text[len(context) : len(context) + limit]
+            WRITES[write](context)
+            return draft
+
+        def observe(self, committed):
+            super().observe(committed)
+            committed.clear()
+
+        def observe_top_k(self, rows):
+            for row in rows:
+                row.top_k[:] = 0
+
+    stream, decoder = speculative(model, Scribbler(text))
+    assert stream.history == text and stream.cache.held() == text[:-1]
+    assert decoder.stats.committed == 40 and decoder.stats.accepted > 0
