@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,11 @@ def make_decoder(
     InvalidOption : `speculative` is something else, or there are references for what does not take any.
     EmptyInput, TokenOutOfRange, InvalidText : a reference has no token, or is no text; see `reference_ids`.
     """
-    documents = [references] if isinstance(references, (str, bytes)) else list(references)
+    if isinstance(references, (str, bytes)):
+        references = [references]
+    elif not isinstance(references, Iterable):
+        raise InvalidOption(f"references must be a document or a sequence of documents, got {references!r}")
+    documents = list(references)
     if speculative is False:
         _no_references(documents)
         return Decoder(model)

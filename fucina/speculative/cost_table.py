@@ -67,7 +67,10 @@ class CostTable:
         """A table from points (rows, cost) that hold at every context, or the table itself."""
         if isinstance(points, CostTable):
             return points
-        pairs = [(int(rows), float(cost)) for rows, cost in points]
+        try:
+            pairs = [(int(rows), float(cost)) for rows, cost in points]
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidOption(f"cost_table must be a CostTable, or points (rows, cost), got {points!r}") from None
         return cls(tuple(r for r, _ in pairs), (0,), (tuple(c for _, c in pairs),) if pairs else ())
 
     def curve(self, context: float = 0) -> list[float]:
@@ -97,7 +100,7 @@ class CostTable:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
             axes = tuple(int(r) for r in found["rows"]), tuple(int(c) for c in found["contexts"])
             costs = tuple(tuple(float(x) for x in line) for line in found["costs"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidOption(f"{Path(path).name} is not a table of verify costs: {error}") from None
         return cls(*axes, costs, found.get("provenance"))
 

@@ -58,7 +58,7 @@ def test_table_file(tmp_path):
     table.save(path)
     assert CostTable.load(path) == table and json.loads(path.read_text())["provenance"] == {"machine": "M"}
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
-    for text in ("{", "[]", "{}", '{"rows": [1], "contexts": [0], "costs": [["x"]]}'):
+    for text in ("{", "[]", "{}", '{"rows": [1], "contexts": [0], "costs": [["x"]]}', '{"rows": [1e999]}', "[" * 100_000):
         path.write_text(text)
         with pytest.raises(InvalidOption, match=r"t\.json"):
             CostTable.load(path)
@@ -71,6 +71,12 @@ def test_table_file(tmp_path):
 def test_bad_points(points):
     with pytest.raises(InvalidOption):
         CostTable.of(points)
+
+
+@pytest.mark.parametrize("points", [None, 5, "x", [1], [(1, "a")], [(1, 1.0, 1.0)], [(math.inf, 1.0)]])
+def test_what_is_no_table_is_named(points):
+    with pytest.raises(InvalidOption, match="cost_table must be"):
+        Options(cost_table=points)
 
 
 def test_empty_and_ragged_tables():

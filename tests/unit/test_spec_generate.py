@@ -209,6 +209,9 @@ def test_references_need_speculation(model):
             model.generate("a", references=["b"], speculative=speculative)
     with pytest.raises(TokenOutOfRange):
         model.generate("a", references=[[-4]], speculative=True)
+    for bad in (5, None, [5], [None]):
+        with pytest.raises(InvalidOption, match="reference"):
+            model.generate("a", references=bad, speculative=True)
 
 
 def test_a_source_or_a_decoder_of_ones_own(model):
