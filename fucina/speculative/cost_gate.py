@@ -19,6 +19,8 @@ from .options import Options
 PLAIN_ALPHA = 0.25  # weight of a new plain time
 SCALE_ALPHA = 0.2  # weight of a new measured cost
 SCALE_LOW, SCALE_HIGH = 0.25, 4.0
+PATIENCE = 128  # plain passes without a verify, after which a scale above 1 begins to be forgotten ...
+FORGET = 0.01  # ... by this part a plain pass
 MOST_RISKED = 8.0  # plain steps, of those that drafts have won, that later drafts may lose again
 
 
@@ -29,16 +31,18 @@ class VerifyCost:
 
     Attributes
     ----------
-    scale : measured cost over the table's, smoothed; 1.0 until something was measured.
+    scale : measured cost over the table's, smoothed; 1.0 until something was measured.  Prices that keep all drafts
+        out are never measured again: a high scale that no verify confirms therefore fades.
     """
 
-    __slots__ = ("_curve", "_curve_of", "_plain", "_table", "scale")
+    __slots__ = ("_curve", "_curve_of", "_plain", "_table", "_unconfirmed", "scale")
 
     def __init__(self, options: Options | None = None) -> None:
         self._table = (Options() if options is None else options).table
         self._plain: dict[int, float] = {}  # seconds of a pass of one row each of n streams
         self._curve: list[float] = []
         self._curve_of = -1
+        self._unconfirmed = 0
         self.scale = 1.0
 
     def curve(self, context: float) -> list[float]:
@@ -72,6 +76,9 @@ class VerifyCost:
         """Learn how long a pass of one row each of `streams` streams took."""
         old = self._plain.get(streams)
         self._plain[streams] = seconds if old is None else PLAIN_ALPHA * seconds + (1 - PLAIN_ALPHA) * old
+        self._unconfirmed += 1
+        if self._unconfirmed > PATIENCE and self.scale > 1.0:
+            self.scale += FORGET * (1.0 - self.scale)
 
     def verify(self, rows: int, context: float = 0, streams: int = 1, seconds: float | None = None) -> float:
         """Return the cost of a pass in plain passes of the same streams, at least 1; learn from its `seconds`.
@@ -93,6 +100,7 @@ class VerifyCost:
             sample = min(max(measured / base, SCALE_LOW), SCALE_HIGH)
             scale = SCALE_ALPHA * sample + (1 - SCALE_ALPHA) * self.scale
             self.scale = min(max(scale, SCALE_LOW), SCALE_HIGH)
+            self._unconfirmed = 0
         return max(self.scale * base, 1.0)
 
 

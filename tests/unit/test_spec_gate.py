@@ -184,6 +184,31 @@ def test_the_scale_learns_and_stays_clamped():
     assert cheap.verify(9) == 1.0
 
 
+def test_a_high_scale_that_nothing_confirms_fades():
+    cost = VerifyCost(Options(cost_table=[(1, 1.0), (4, 1.5)]))
+    cost.note_plain(1.0)
+    for _ in range(30):
+        cost.verify(4, seconds=6.0)  # a disturbance that lasts
+    high = cost.scale
+    assert high > 3.9
+    for _ in range(128):
+        cost.note_plain(1.0)
+    assert cost.scale == high
+    for _ in range(400):
+        cost.note_plain(1.0)
+    assert 1.0 < cost.scale < 1.1
+    cost.verify(4, seconds=1.5)
+    low = cost.scale
+    for _ in range(128):
+        cost.note_plain(1.0)
+    assert cost.scale == low
+    for _ in range(30):
+        cost.verify(4, seconds=1.0)
+    for _ in range(1000):
+        cost.note_plain(1.0)
+    assert cost.scale < 1.0  # what is cheap is tried, and so measured
+
+
 def test_plain_time_is_smoothed():
     cost = VerifyCost()
     assert cost.plain_seconds() is None

@@ -3,14 +3,23 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fucina.decoding import DecodeStream
+from fucina.decoding import DecodeStream, PassTaken
 from fucina.errors import InvalidOption
 from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import BatchDecoder, CascadeOptions, CostGate, Options, SpeculationIndex, SpeculativeDecoder
+from fucina.speculative import (
+    BatchDecoder,
+    CascadeOptions,
+    CostGate,
+    Options,
+    SamIndex,
+    SpeculationIndex,
+    SpeculativeDecoder,
+)
 from fucina.speculative.cost_gate import MOST_RISKED
 from fucina.speculative.odds import CHAIN_PRIOR, DECAY, MARGIN, MATCH_PRIOR, PRIOR_TRIALS, HitRates, best_draft
 from tests.spec_toys import ToyModel
@@ -287,3 +296,27 @@ def test_what_streams_pay_is_what_the_batch_took():
     assert any(price > 1 for price in prices)
     for steps, price in zip(zip(*logs, strict=True), prices, strict=True):
         assert sum(step.cost for step in steps) == pytest.approx(3 * price)
+
+
+@pytest.mark.parametrize("knows_odds", [True, False])
+def test_drafts_come_back_after_a_long_disturbance(knows_odds):
+    words = [7 * i % 997 + 3 for i in range(300)]
+    text = words * 10
+
+    class Knows:
+        def next(self, row, history):
+            return text[len(history)]
+
+    cache = ToyModel().new_cache(4000)
+    cache.len, cache.rows[:299] = 299, words[:-1]
+    stream = DecodeStream(cache, Knows(), list(words), max_tokens=2600)
+    decoder = SpeculativeDecoder(None, SpeculationIndex(1000) if knows_odds else SamIndex(), vocab=1000)
+    widths = []
+    while not stream.ended:
+        draft = decoder.plan(stream)
+        cache.len += 1 + len(draft)
+        seconds = decoder.cost.curve(cache.len)[len(draft) + 1] * (4 if draft and 5 <= len(widths) < 600 else 1)
+        taken = PassTaken(1, len(draft) + 1, len(draft), cache.len, seconds)
+        decoder.settle(stream, np.zeros((1 + len(draft), 1000), np.float32), draft, taken)
+        widths.append(len(draft))
+    assert sum(map(bool, widths[-40:])) > 30  # it copies again, draft after draft
