@@ -50,7 +50,7 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
     """
     chapter, exercise = course.exercise(name)
     files, progress = ExerciseFiles(course), Progress(course)
-    text = "\n".join(line for line in cell.splitlines() if not MARKER.match(line)).strip("\n")
+    text = "\n".join(line for line in cell.split("\n") if not MARKER.match(line)).strip("\n")
     file_name = f"exercises/{chapter.file_name}"
     if not text.strip():
         return Saved(SAME, f"The cell is empty; this grades {file_name}.")

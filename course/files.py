@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from course.catalogue import Course
 from course.grading.learner import MARKER
-from course.source import ChapterSource, ExerciseSource, normalise
+from course.source import ChapterSource, ExerciseSource, normalise, not_utf8
 
 
 class FilesError(Exception):
@@ -18,21 +19,27 @@ class FilesError(Exception):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a temporary name in the same folder, then a rename.
+    """Write a text, as UTF-8 with LF; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: a temporary name in the same folder, then a rename.  A link stays a link.
 
     Raises
     ------
     FilesError
         When the folder cannot be written to.
     """
+    path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="." + path.name, suffix=".tmp")
     except OSError as error:
         raise FilesError(f"cannot write {path}: {error.strerror or error}. Is the folder read-only?") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
@@ -45,6 +52,39 @@ def write_text(path: Path, text: str) -> None:
         if isinstance(error, OSError):
             raise FilesError(f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def read_text(path: Path) -> str:
+    """The text of a learner's file, which is UTF-8, with or without the mark that some editors put before it.
+
+    Raises
+    ------
+    FileNotFoundError
+    FilesError
+        When it cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FilesError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FilesError(f"cannot read {path}: {not_utf8(error)}") from error
+
+
+def salvage(path: Path) -> str:
+    """The text of a file in whatever encoding an editor gave it; an empty string where there is no file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise FilesError(f"cannot read {path}: {error.strerror or error}") from error
+    for encoding in ("utf-8-sig", *(["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else [])):
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode(encoding).replace("\r\n", "\n")
+    return data.decode("latin-1").replace("\r\n", "\n")
 
 
 def check_writable(path: Path) -> None:
@@ -89,7 +129,7 @@ class Parts:
         order: list[str] = []
         parts: dict[str, tuple[str, list[str]]] = {}
         lines = head
-        for line in text.splitlines():
+        for line in text.split("\n"):  # not splitlines: a form feed in a string is the learner's
             found = MARKER.match(line)
             if found:
                 lines = []
@@ -128,27 +168,31 @@ class ExerciseFiles:
     def read(self, chapter: ChapterSource) -> str:
         """Its text; an empty string where there is no file."""
         try:
-            return self.path(chapter).read_text(encoding="utf-8")
+            return read_text(self.path(chapter))
         except FileNotFoundError:
             return ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise FilesError(f"cannot read {self.path(chapter)}: {error}") from error
 
     def part(self, chapter: ChapterSource, exercise: ExerciseSource) -> str | None:
         """The text of one exercise in the learner's file."""
         return Parts.of(self.read(chapter)).get(exercise.name)
 
-    def save(self, chapter: ChapterSource, exercise: ExerciseSource, text: str) -> Path:
-        """Replace the part of one exercise."""
-        whole = self.read(chapter)
+    def glance(self, chapter: ChapterSource, exercise: ExerciseSource) -> str | None:
+        """The same, for lists; None where the file cannot be read."""
+        try:
+            return self.part(chapter, exercise)
+        except FilesError:
+            return None
+
+    def save(self, chapter: ChapterSource, exercise: ExerciseSource, text: str, whole: str | None = None) -> Path:
+        """Replace the part of one exercise, in the learner's file or in the text `whole`."""
+        whole = self.read(chapter) if whole is None else whole
         whole = Parts.of(whole).replaced(exercise, text) if whole.strip() else chapter.assemble({exercise.name: text})
         write_text(self.path(chapter), whole)
         return self.path(chapter)
 
     def backup(self, chapter: ChapterSource) -> Path | None:
         """Copy the learner's file into the state folder; None where there is nothing to keep."""
-        text = self.read(chapter)
-        if not text.strip():
+        if not salvage(self.path(chapter)).strip():
             return None
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = self.course.state / "backups"
@@ -158,16 +202,20 @@ class ExerciseFiles:
             number += 1
             path = folder / f"{self.path(chapter).stem}.{stamp}-{number}.py"
         try:
-            write_text(path, text)
+            write_bytes(path, self.path(chapter).read_bytes())
         except FilesError as error:
             raise FilesError(f"{error} FUCINA_COURSE_STATE can name another folder for copies.") from None
         return path
 
     def reset(self, chapter: ChapterSource, exercise: ExerciseSource | None = None) -> Path | None:
-        """Bring the starter of one exercise, or of the whole file, back; returns where the old file is kept."""
+        """Bring the starter of one exercise, or of the whole file, back; returns where the old file is kept.
+
+        It is the way out of a file that Python cannot read, so it takes any encoding; what it leaves is UTF-8.
+        """
         kept = self.backup(chapter)
-        if exercise is None or not self.read(chapter).strip():
+        text = salvage(self.path(chapter))
+        if exercise is None or not text.strip():
             write_text(self.path(chapter), chapter.starter())
         else:
-            self.save(chapter, exercise, exercise.starter)
+            self.save(chapter, exercise, exercise.starter, text)
         return kept

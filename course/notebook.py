@@ -18,9 +18,9 @@ from typing import Any
 from course import lessons
 from course.catalogue import Course, UnknownExercise
 from course.cells import CONFLICT, KEPT, UNREADABLE, cell_text, save_cell
-from course.files import ExerciseFiles, FilesError, Parts
+from course.files import ExerciseFiles, FilesError, Parts, read_text
 from course.grading import GradingFault, feedback, grade, warm
-from course.grading.learner import run_module
+from course.grading.learner import Unusable, run_module
 from course.grading.outcome import Grade
 from course.progress import Progress, part_hash
 from course.source import SourceError
@@ -29,7 +29,7 @@ from course.terminal import bar, summary
 __all__ = ["check", "hint", "mine", "progress", "solution"]
 
 _course = Course()
-PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, ValueError)
+PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, Unusable, ValueError)
 
 
 class Card:
@@ -114,7 +114,7 @@ def mine(name: str, otherwise: Any = None) -> Any:
             return otherwise
         chapter, exercise = _course.exercise(name)
         path = ExerciseFiles(_course).path(chapter)
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         module = run_module(ast.parse(text, str(path)), text, str(path), f"_mine_{exercise.name}")
     except PROBLEMS as error:
         _tell(str(error))
@@ -141,7 +141,7 @@ def _graded(name: str, notes: list[str] | None = None) -> _Graded:
     chapter, exercise = _course.exercise(name)
     result = grade(exercise.name, _course)
     try:
-        Progress(_course).record(exercise, result, ExerciseFiles(_course).part(chapter, exercise))
+        Progress(_course).record(exercise, result, ExerciseFiles(_course).glance(chapter, exercise))
     except FilesError as error:
         notes.append(f"Progress is not kept: {error}")
     return _Graded(result, notes)

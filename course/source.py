@@ -132,6 +132,12 @@ def normalise(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
 
 
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What to tell about a file that was saved in another encoding."""
+    line = error.object[: error.start].count(b"\n") + 1
+    return f"line {line} is not UTF-8 text. Save the file as UTF-8 in your editor."
+
+
 def digest(text: str) -> str:
     """SHA-256 of the normalised text, so that a checkout with CRLF line ends hashes the same."""
     return hashlib.sha256(normalise(text).encode("utf-8")).hexdigest()

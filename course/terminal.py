@@ -11,6 +11,7 @@ from course.files import ExerciseFiles, FilesError
 from course.grading import feedback
 from course.grading.outcome import Grade
 from course.progress import Progress, standing
+from course.source import ChapterSource
 
 WORDS = {"passed": "[x]", "not yet": "[.]", "not attempted": "[ ]", "changed": "[x]", "updated": "[x]"}
 REMARKS = {"changed": "changed since it passed", "updated": "the exercise is newer than your pass: check again"}
@@ -36,7 +37,7 @@ def record(course: Course, grade: Grade, to: TextIO | None = None) -> None:
     """Keep a grade; where the state folder cannot be written to, say so once a call and go on."""
     chapter, exercise = course.exercise(grade.exercise)
     try:
-        Progress(course).record(exercise, grade, ExerciseFiles(course).part(chapter, exercise))
+        Progress(course).record(exercise, grade, ExerciseFiles(course).glance(chapter, exercise))
     except FilesError as error:
         say(f"  Progress is not kept: {error}", to=to or sys.stderr)
 
@@ -46,9 +47,9 @@ def listing(course: Course) -> list[str]:
     rows: list[str] = []
     entries, files = Progress(course).read(), ExerciseFiles(course)
     for chapter in course.chapters():
-        rows.append(f"{chapter.chapter}  {chapter.title}")
+        rows += [f"{chapter.chapter}  {chapter.title}", *unreadable(files, chapter)]
         for exercise in chapter.exercises:
-            state = standing(entries.get(exercise.name, {}), exercise, files.part(chapter, exercise))
+            state = standing(entries.get(exercise.name, {}), exercise, files.glance(chapter, exercise))
             remark = f"   {REMARKS[state]}" if state in REMARKS else ""
             rows.append(f"  {WORDS[state]} {exercise.name:<24} {exercise.level:<7}{exercise.points:>3} points   "
                         f"{exercise.title}{remark}")
@@ -64,7 +65,7 @@ def summary(course: Course) -> list[str]:
         for exercise in chapter.exercises:
             entry = entries.get(exercise.name, {})
             best += entry.get("best", 0)
-            state = standing(entry, exercise, files.part(chapter, exercise))
+            state = standing(entry, exercise, files.glance(chapter, exercise))
             if not following and state not in ("passed", "changed", "updated"):
                 following = f"Next: {exercise.name} - {exercise.title} ({files.path(chapter).name})"
         points = sum(exercise.points for exercise in chapter.exercises)
@@ -74,6 +75,15 @@ def summary(course: Course) -> list[str]:
         done, total = done + best, total + points
     rows.append(f"all   [{bar(done, total)}] {done:>3} of {total:>3} points")
     return [*rows, following or "All exercises are passed."]
+
+
+def unreadable(files: ExerciseFiles, chapter: ChapterSource) -> list[str]:
+    """What is to say about a chapter's file that cannot be read."""
+    try:
+        files.read(chapter)
+    except FilesError as error:
+        return paragraph(feedback.ascii_only(str(error)))
+    return []
 
 
 def bar(part: int, whole: int, width: int = 24) -> str:

@@ -6,7 +6,10 @@ write a new file and rename it included.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import sys
+import warnings
 from typing import TextIO
 
 from course import lessons
@@ -47,6 +50,7 @@ class Watcher:
         self.current = course.find([start])[0][1].name if start else self.next_open("")
         self.resetting = False
         self.seen: dict[str, tuple] = {}
+        self.pending: dict[str, tuple] = {}
         self.parts: dict[str, str] = {}
 
     def run(self) -> int:
@@ -74,27 +78,41 @@ class Watcher:
         """The exercises whose text has changed since the last look."""
         changed = []
         for chapter in self.course.chapters():
-            try:
-                status = self.files.path(chapter).stat()
-                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            except OSError:
+            stamp = self._stamp(chapter)
+            if stamp is None or self.seen.get(chapter.file_name) == stamp:
                 continue  # an editor renames: the next look finds the new file
-            if self.seen.get(chapter.file_name) == stamp:
-                continue
-            try:
-                parts = Parts.of(self.files.read(chapter))
-            except FilesError:
-                continue  # half a write: its end changes the stamp again
+            text = self._text(chapter)
+            waited = self.pending.get(chapter.file_name) == stamp
+            self.pending[chapter.file_name] = stamp
+            if self._stamp(chapter) != stamp or not (waited or _whole(text)):
+                continue  # perhaps half a write: the next look sees the end of it
+            parts = Parts.of(text or "")
             first = chapter.file_name not in self.seen
+            mine = self.current in (exercise.name for exercise in chapter.exercises)
+            if not first and not (text or "").strip():  # emptied, or not to be read: once is enough to say so
+                self.seen[chapter.file_name] = stamp
+                changed.append(self.current if mine else chapter.exercises[0].name)
+                continue
             self.seen[chapter.file_name] = stamp
             for exercise in chapter.exercises:
                 text = parts.get(exercise.name) or ""
                 if not first and self.parts.get(exercise.name) != text:
                     changed.append(exercise.name)
                 self.parts[exercise.name] = text
-            if not first and not changed and self.current in (exercise.name for exercise in chapter.exercises):
+            if not first and not changed and mine:
                 changed.append(self.current)
         return changed
+
+    def _stamp(self, chapter: ChapterSource) -> tuple | None:
+        with contextlib.suppress(OSError):
+            status = self.files.path(chapter).stat()
+            return status.st_mtime_ns, status.st_size, status.st_ino
+        return None
+
+    def _text(self, chapter: ChapterSource) -> str | None:
+        with contextlib.suppress(FilesError):
+            return self.files.read(chapter)
+        return None
 
     def check(self, name: str) -> None:
         """Grade one exercise and show what comes next."""
@@ -159,7 +177,7 @@ class Watcher:
         return ""
 
     def _done(self, entries: dict, chapter: ChapterSource, exercise: ExerciseSource) -> bool:
-        part = self.files.part(chapter, exercise)
+        part = self.files.glance(chapter, exercise)
         return standing(entries.get(exercise.name, {}), exercise, part) in DONE
 
     def introduce(self) -> None:
@@ -168,7 +186,7 @@ class Watcher:
             self.current = self.course.all()[0][1].name
             self.say("All exercises are passed.")
         chapter, exercise = self.course.exercise(self.current)
-        line = next((number for number, text in enumerate(self.files.read(chapter).splitlines(), start=1)
+        line = next((number for number, text in enumerate((self._text(chapter) or "").splitlines(), start=1)
                      if text.startswith(f"# %% {exercise.name}")), 1)
         self.say("", f"{exercise.name} - {exercise.title} ({exercise.points} points, {exercise.level})",
                  f"  exercises/{chapter.file_name}:{line}")
@@ -182,3 +200,11 @@ class Watcher:
     def say(self, *lines: str) -> None:
         """Print to the watcher's stream."""
         say(*lines, to=self.out)
+
+
+def _whole(text: str | None) -> bool:
+    """Whether a file looks finished.  One that does not is looked at twice: an editor may be writing it."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return text is not None and bool(ast.parse(text).body)
+    return False

@@ -7,7 +7,7 @@ from typing import Any
 from course.catalogue import Course
 from course.grading.client import GradingFault, WorkerClient, grade_text, warm
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, PASSED, CheckResult, Grade
-from course.source import digest
+from course.source import digest, not_utf8
 
 __all__ = ["NOT_ATTEMPTED", "NOT_YET", "PASSED", "CheckResult", "Grade", "GradingFault", "WorkerClient", "grade",
            "grade_text", "warm"]
@@ -36,11 +36,13 @@ def grade(name: str, course: Course | None = None, target: str = "exercises", **
         return grade_text(exercise.name, chapter.solved(), str(chapter.path), course, **options)
     path = course.exercises / chapter.file_name
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors put a mark before it
     except FileNotFoundError:
         message = f"there is no file exercises/{path.name}; `python3 -m course reset {exercise.name}` brings it back"
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"exercises/{path.name} cannot be read: {error}"
+    except OSError as error:
+        message = f"exercises/{path.name} cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        message = f"exercises/{path.name} cannot be read: {not_utf8(error)}"
     else:
         return grade_text(exercise.name, text, str(path), course, **options)
     missing = not path.exists()

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from course.catalogue import Course
-from course.grading.outcome import NOT_YET, CheckResult, Grade
+from course.grading.outcome import NOT_YET, PASSED, CheckResult, Grade, judge
 from course.source import ROOT, ChapterSource, ExerciseSource, digest
 
 PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outside
 START = 60.0  # seconds for Python and NumPy to start on a slow disk
 SAID = 1 << 16  # bytes of what the worker wrote to stderr that are kept
+FIELDS = {"ready": {"pid"}, "started": {"text"}, "checked": {"result"}, "grade": {"grade", "dirty"},
+          "limit": {"limit", "line", "text"}}  # what the worker says
 BOX_FILE_MB = 64  # the largest file that boxed code may write
 BOX_VARIABLES = ("PATH", "PATHEXT", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "LANG", "LC_ALL", "LC_CTYPE",
                  "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE", "FUCINA_CACHE_DIR",
@@ -146,7 +148,7 @@ class WorkerClient:
             elif kind == "grade":
                 if event["dirty"]:
                     self.close()
-                return Grade.from_json(event["grade"])
+                return _agreed(Grade.from_json(event["grade"]))
             else:
                 what = _stopped(event, memory_mb)
                 if kind == "ended":
@@ -194,7 +196,10 @@ class WorkerClient:
     def _read(pipe: Any, lines: queue.Queue) -> None:
         with contextlib.suppress(ValueError, OSError):
             for line in pipe:
-                lines.put(json.loads(line))
+                event = json.loads(line)
+                if not isinstance(event, dict) or not FIELDS.get(event.get("kind"), {""}) <= event.keys():
+                    break  # not the worker's: the code writes to files that it did not open
+                lines.put(event)
         lines.put(None)
 
     def _read_errors(self, pipe: Any, _: queue.Queue) -> None:
@@ -213,6 +218,14 @@ def _stopped(event: dict[str, Any], memory_mb: int) -> str:
     if event.get("code") is None:
         return "was stopped: it broke the connection to the grader. Does it write to a file that it did not open?"
     return f"ended the whole process (exit code {event.get('code')}) instead of returning"
+
+
+def _agreed(grade: Grade) -> Grade:
+    """The grade, if its outcome is what its checks say: code that reached into the grader passes nothing."""
+    if grade.passed and judge(grade.checks) != PASSED:
+        grade.outcome = NOT_YET
+        grade.message = "the grader is not as it was: the code changes something in `course`"
+    return grade
 
 
 def _partial(request: dict, exercise: ExerciseSource, results: list[CheckResult], running: str, what: str,

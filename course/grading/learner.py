@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Iterator
 
 from course.grading.tools import describe
 from course.source import ExerciseSource
@@ -75,8 +76,8 @@ OWN_WORK = (
 def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], list[str], list[str]]:
     """Which definitions are written, which are still the starter's, and which are missing, by dotted name."""
     found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    bound = set(found)
-    for node in tree.body:
+    bound = {node.name for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in statements(tree):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         bound |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -101,6 +102,15 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
     return written, stubs, missing
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements that run when the file does: those inside `if`, `try` and the like, too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+            yield from statements(child)
+
+
 def is_stub(node: ast.AST) -> bool:
     """Whether nothing is written in a function yet: it holds a docstring and one line that says so."""
     body = list(getattr(node, "body", []))
@@ -117,6 +127,8 @@ def missing_message(tree: ast.Module, missing: list[str], exercise: ExerciseSour
     there = [n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     kind = "method" if "." in missing[0] else "definition"
     message = f"the file has no {kind} `{missing[0]}`"
+    if any(isinstance(n, ast.AsyncFunctionDef) and n.name == missing[0] for n in tree.body):
+        return f"`{missing[0]}` is an `async def`, so calling it gives no result yet. Write a plain `def`."
     near = difflib.get_close_matches(missing[0], there, 1, 0.6)
     if near and "." not in missing[0]:
         message += f"; was it renamed to `{near[0]}`? The grader goes by the name"
