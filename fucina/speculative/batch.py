@@ -45,7 +45,8 @@ class BatchDecoder:
     ----------
     model : Model, or anything that has its `forward_rows`.
     options : Options, optional
-        Only its cost table is used; each decoder has options of its own.
+        Only its cost table is used; each decoder has options of its own.  Decoders with the same table share the
+        batch's prices, which begin with what the first of them has learned.
     timed : whether measured times may rescale the cost table.
     """
 
@@ -68,8 +69,20 @@ class BatchDecoder:
                 raise SharedStream(
                     f"the {name} is already that of another stream of this batch; every stream needs its own"
                 )
+        self._share_prices(member.decoder)
         self.members.append(member)
         return member
+
+    def _share_prices(self, decoder: Decoder) -> None:
+        """Let a decoder choose its drafts by the prices that the batch will charge, and the batch begin with its own."""
+        own = getattr(decoder, "cost", None)
+        if not isinstance(own, VerifyCost) or own.table != self.cost.table or decoder.timed != self.timed:  # type: ignore[attr-defined]
+            return
+        shared = any(getattr(m.decoder, "cost", None) is self.cost for m in self.members)
+        if self.cost.untouched and not shared:
+            self.cost = own
+        else:
+            decoder.cost = self.cost  # type: ignore[attr-defined]
 
     def remove(self, member: BatchMember) -> None:
         """Take a stream out."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from .cost_table import CostTable
 from .options import Options
 
 PLAIN_ALPHA = 0.25  # weight of a new plain time
@@ -44,6 +45,16 @@ class VerifyCost:
         self._curve_of = -1
         self._unconfirmed = 0
         self.scale = 1.0
+
+    @property
+    def table(self) -> CostTable:
+        """The table that gives the shape."""
+        return self._table
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was measured yet."""
+        return self.scale == 1.0 and not self._plain
 
     def curve(self, context: float) -> list[float]:
         """The table's costs of 0, 1, … 128 rows about here."""

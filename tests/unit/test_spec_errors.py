@@ -297,3 +297,29 @@ def test_a_pass_is_paid_by_those_who_draft():
     # 12 rows cost 5, three plain rows 2: the pass is 2.5 plain ones; 3 x 1.5 extra go 6 : 3 : 0
     assert [r[0].cost for r in records] == pytest.approx([1 + 3.0, 1 + 1.5, 1])
     assert [m.decoder.gate.speedup for m in batch.members[:2]] == pytest.approx([7 / 4, 4 / 2.5])
+
+
+def test_decoders_of_a_batch_draft_by_the_prices_that_it_charges():
+    model, table = ToyModel(), [(1, 1.0), (17, 5.0)]
+
+    def drafting(**options):
+        options = Options(cost_table=options.pop("table", table), **options)
+        setup = Setup()
+        setup.model = model
+        stream, logits = setup.stream()
+        decoder = SpeculativeDecoder(model, Replay([]), options, vocab=24)
+        decoder.bootstrap_step(stream, logits)
+        return stream, decoder
+
+    batch = BatchDecoder(model, Options(cost_table=table))
+    (first, one), (second, two), (third, other) = drafting(), drafting(), drafting(table=[(1, 1.0), (9, 2.0)])
+    one.cost.scale, two.cost.scale = 2.0, 3.0
+    for stream, decoder in ((first, one), (second, two), (third, other)):
+        batch.add(stream, decoder)
+    assert batch.cost is one.cost is two.cost and batch.cost.scale == 2.0  # what the first had learned
+    assert other.cost is not batch.cost and other.cost.scale == 1.0  # another table
+    assert two.cost.estimate(4, 64, 3) == batch.cost.estimate(4, 64, 3)
+    untimed = BatchDecoder(model, Options(cost_table=table), timed=False)
+    stream, decoder = drafting()
+    untimed.add(stream, decoder)
+    assert untimed.cost is not decoder.cost
