@@ -9,7 +9,7 @@ from typing import Any
 from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
-from . import odds, speculation, streams, svg
+from . import index, odds, speculation, streams, svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -24,8 +24,14 @@ _HEADINGS = {
     "conversations": "Conversations together",
     "speculation": "Speculative decoding",
     "odds": "Odds of drafted tokens",
+    "index": "The index of drafts",
 }
-_TABLES = {"conversations": streams.tables, "speculation": speculation.tables, "odds": odds.tables}
+_TABLES = {
+    "conversations": streams.tables,
+    "speculation": speculation.tables,
+    "odds": odds.tables,
+    "index": index.tables,
+}
 
 _INTRO = """\
 # Performance

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 
-from bench import odds, report, speculation, streams, svg
+from bench import index, odds, report, speculation, streams, svg
 from fucina.errors import ResultsError
 from fucina.measure import summary, tables
 from fucina.measure.results import Spread
@@ -109,6 +110,19 @@ def test_speculation_tables_keep_loops_and_short_outputs_apart():
     assert cells(overhead)["verify"] == {
         "steps": "50", "microseconds beside the pass": "200 (200-200)", "of the pass": "2.0%", "limit": "5%",
     }  # fmt: skip
+
+
+def test_index_table():
+    ((_, found),) = index.tables(fixture.index())
+    assert cells(found)["1,000,000 tokens at once"] == {
+        "microseconds a token": "0.50 (0.50-0.75)", "bytes a token": "62",
+    }  # fmt: skip
+
+
+def test_the_index_is_measured_over_the_tokens_it_is_given():
+    measured = index.measure(np.arange(400) % 7, rounds=2)
+    assert measured["tokens"] == 400 and len(measured["bulk"]) == len(measured["fours"]) == 2
+    assert min(measured["bulk"]) > 0 and measured["bytes"] > 0
 
 
 def test_odds_table_names_the_lengths_of_matches():
