@@ -75,6 +75,8 @@ class Parity:
 
     def op(self, op: str, function: Callable[..., np.ndarray]) -> Comparison:
         """`function` in place of an op (see `Model.override`), in NumPy and in the compiled engine."""
+        with self.naive.override(op, function):
+            pass  # a name that is no op is no fault of the function
         self._measure_ours()
         rows, troubles = [], []
         for who, model in (("yours, in NumPy", self.naive), ("yours, in the compiled engine", self.native)):

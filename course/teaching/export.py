@@ -32,16 +32,17 @@ c.Execute.timeout = 300
 
 README = """# Assignments
 
-Made by `python3 -m course export --nbgrader`. One assignment a chapter:
+Made by `python3 -m course export --nbgrader`. One assignment a chapter; `source/` holds those that were exported, of these:
 
 {table}
 
-Run nbgrader in this folder, with the Python of the course's environment, which must have nbgrader installed:
+Run nbgrader in this folder, with the Python of the course's environment, which must have nbgrader installed. CHAPTER is
+one of the names above:
 
-    nbgrader generate_assignment {first}
-    nbgrader release_assignment {first}     (or hand out release/{first} in any other way)
-    nbgrader autograde {first}
-    nbgrader generate_feedback {first}
+    nbgrader generate_assignment CHAPTER
+    nbgrader release_assignment CHAPTER     (or hand out release/CHAPTER in any other way)
+    nbgrader autograde CHAPTER
+    nbgrader generate_feedback CHAPTER
 
 - `source/` holds solutions: it is for teachers. `release/`, which nbgrader makes, is for students.
 - An answer stands in one cell, helpers included: what is graded is the text of that cell.
@@ -86,10 +87,10 @@ def export(course: Course, folder: Path, names: list[str] | None = None, force: 
         wanted = {chapter.chapter for chapter, _ in course.find(names)}
         chapters = [chapter for chapter in chapters if chapter.chapter in wanted]
     table = "\n".join(f"- `{c.chapter}`: {c.title} ({len(c.exercises)} exercises, "
-                      f"{sum(e.points for e in c.exercises)} points)" for c in chapters)
+                      f"{sum(e.points for e in c.exercises)} points)" for c in course.chapters())
     files = {f"source/{c.chapter}/{c.path.stem}.ipynb": as_text(assignment(c)) for c in chapters}
     files["nbgrader_config.py"] = CONFIG
-    files["README.md"] = README.format(table=table, first=chapters[0].chapter)
+    files["README.md"] = README.format(table=table)
     done = Exported()
     for name, text in files.items():
         path = folder / name

@@ -11,6 +11,7 @@ import course.parity as parity_module
 import fucina
 from course.parity import NATIVE, REFERENCE, Parity
 from course.parity_report import HEADER, blame, origin
+from fucina.errors import InvalidOption
 from fucina.gguf import GgmlType, GgufFile, dequantize, write_gguf
 from fucina.ops import naive
 from tests.models import TINY
@@ -84,6 +85,11 @@ def test_a_bad_function_is_named_and_the_engine_unharmed(parity: Parity, wrong, 
     assert text.count("did not run") == 2 and "Traceback" not in text
     assert parity.native.logits(parity.ids).tobytes() == before
     assert parity.op("rms_norm", naive.rms_norm).notes == []
+
+
+def test_a_name_that_is_no_op_is_no_fault_of_the_function(parity: Parity) -> None:
+    with pytest.raises(InvalidOption, match="op must be one of rms_norm"):
+        parity.op("rmsnorm", naive.rms_norm)
 
 
 def test_decoders(parity: Parity) -> None:

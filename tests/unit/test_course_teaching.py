@@ -137,7 +137,7 @@ def test_export_leaves_changed_files_alone(course: Course, tmp_path: Path, capsy
     path = folder / "source" / "ch05" / "ch05_the_loop_and_the_cache.ipynb"
     assert nbformat.read(path, as_version=4).cells and not (folder / "source" / "ch01").exists()
     compile((folder / "nbgrader_config.py").read_text(encoding="utf-8"), "nbgrader_config.py", "exec")
-    assert "nbgrader autograde ch05" in (folder / "README.md").read_text(encoding="utf-8")
+    assert "nbgrader autograde CHAPTER" in (folder / "README.md").read_text(encoding="utf-8")
     assert main(["export", "--nbgrader", str(folder), "ch05"], course) == 0
     path.write_text("{}", encoding="utf-8")
     assert main(["export", "--nbgrader", str(folder), "ch05"], course) == 1
@@ -147,6 +147,9 @@ def test_export_leaves_changed_files_alone(course: Course, tmp_path: Path, capsy
     assert main(["export", "--nbgrader", str(folder), "ch77"], course) == 2
     assert main(["export", str(folder)], course) == 2
     assert len(export(course, tmp_path / "all").written) == len(FILES) + 2
+    export(course, tmp_path / "some", ["ch00"])
+    later = export(course, tmp_path / "some", ["ch05"])  # another chapter: nobody has changed what is there
+    assert (len(later.written), later.kept) == (1, [])
 
 
 # --- submissions ------------------------------------------------------------------------------------------------------
