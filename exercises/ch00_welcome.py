@@ -16,8 +16,8 @@ import math
 def decode_ceiling(weight_bytes, bandwidth):
     """The most tokens a second that decoding can reach when memory is the limit.
 
-    To decode one token, the engine reads every weight of the model once.  However fast the arithmetic is, it cannot
-    be faster than memory delivers those bytes.
+    To decode one token, the engine reads every weight of the model once.  However fast
+    the arithmetic is, it cannot be faster than memory delivers those bytes.
 
     Parameters
     ----------
@@ -49,22 +49,23 @@ def decode_ceiling(weight_bytes, bandwidth):
 def next_token(logits, k):
     """The k most probable next tokens, with their probabilities.
 
-    A model ends each step with one number a vocabulary entry, the logits.  Softmax turns them into probabilities:
+    A model ends each step with one number a vocabulary entry, the logits.  Softmax turns
+    them into probabilities:
     p[i] = exp(logits[i]) / (sum over j of exp(logits[j])).
 
     Parameters
     ----------
     logits : list of float
-        One number a token id; the id is the position in the list.  May be large (1000.0), or -inf for a token that
-        is forbidden.  At least one is finite.
+        One number a token id; the id is the position in the list.  May be large (1000.0),
+        or -inf for a token that is forbidden.  At least one is finite.
     k : int
         How many tokens to return.
 
     Returns
     -------
     list of (int, float)
-        `(id, probability)`, most probable first; equal logits: the lowest id first.  The probabilities are those
-        among all tokens, not among the k.
+        `(id, probability)`, most probable first; equal logits: the lowest id first.  The
+        probabilities are those among all tokens, not among the k.
 
     Raises
     ------
