@@ -130,9 +130,8 @@ class ChatTemplate:
             "bos_token": self.bos,
             "eos_token": self.eos,
         }
-        size = sum(len(m["content"]) for m in messages)
         try:
-            return run_template(self._template, names, now or datetime.now(), size)
+            return run_template(self._template, names, now or datetime.now())
         except ChatTemplateError:
             raise
         except Exception as error:  # whatever foreign code raises: its own refusals, undefined names, wrong types

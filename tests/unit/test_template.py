@@ -1,5 +1,6 @@
 """Chat templates: exact renders of a real model's, forged turns, refused messages, runaway templates."""
 
+import tracemalloc
 from datetime import datetime
 
 import pytest
@@ -270,3 +271,102 @@ def test_template_of_a_model(tmp_path):
     with pytest.raises(ChatTemplateError, match="no chat template"):
         ChatTemplate.of(bare)
     bare.close()
+
+
+# --- templates that mean harm -----------------------------------------------------------------------------------
+
+GROW = "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(90000) %}BODY{% endfor %}"
+NEST = GROW.replace("BODY", "{% set ns.l = [ns.l, ns.l] %}{% if i == 40 %}BODY{% endif %}")  # small, but 2**40 long as text
+
+GREEDY = [
+    *(
+        GROW.replace("BODY", text)
+        for text in (
+            "{% set ns.x = ns.x + ns.x %}",
+            "{% set ns.x = ns.x ~ ns.x %}",
+            "{% set ns.x = '%s%s' % (ns.x, ns.x) %}",
+            "{% set ns.x = '%s%s' | format(ns.x, ns.x) %}",
+            "{% set ns.x = '{0}{0}'.format(ns.x) %}",
+            "{% set ns.x = ns.x.replace('a', 'aaaaaaaa') %}",
+            "{% set ns.x = ns.x | replace('a', 'aaaaaaaa') %}",
+            "{% set ns.x = ns.x.join([ns.x, ns.x, ns.x]) %}",
+            "{% set ns.x = [ns.x, ns.x] | join(ns.x) %}",
+            "{% set ns.x = dict(a=ns.x, b=ns.x) | tojson %}",
+            "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}",
+            "{% macro m(a) %}{{ a }}{{ a }}{% endmacro %}{% set ns.x = m(ns.x) %}",
+            "{% set ns.l = ns.l + ['a' * 1000000 ~ i] %}",
+            "{% set ns.l = [ns.l, ('a' * 1000000)[1:]] %}",
+            "{% set ns.l = ns.l + [ns.l, ns.l] %}",
+        )
+    ),
+    *(
+        NEST.replace("BODY", text)
+        for text in (
+            "{{ ns }}",
+            "{{ ns.l ~ '' }}",
+            "{{ '%s' % ns.l }}",
+            "{{ '{}'.format(ns.l) }}",
+            "{{ ns.l | string }}",
+            "{{ ns.l | tojson }}",
+            "{{ raise_exception(ns.l) }}",
+        )
+    ),
+    "{{ 'a'.ljust(10**10) }}",
+    "{{ 'a'.center(10**10) }}",
+    "{{ 'a'.zfill(10**10) }}",
+    "{{ 'a' | center(9999999999) }}",
+    "{{ 'a' | indent(9999999999, true) }}",
+    "{{ ('\\n' * 1000000) | indent('a' * 1000000) }}",
+    "{{ [1] | batch(10**10, 'x') | list }}",
+    "{{ [1] | slice(10**10) | list }}",
+    "{{ range(10**10) | list }}",
+    "{{ range(10**10) | reverse | list | length }}",
+    "{{ '{:{}}'.format(1, 9999999999) }}",
+    "{{ ('{0}' * 100000).format('a' * 1000000) | length }}",
+    "{{ (('%(x)s' * 100000) % {'x': 'a' * 1000000}) | length }}",
+    "{{ 1 | round(10**10, 'ceil') }}",
+    "{{ (1).to_bytes(10**10, 'big') }}",
+    "{{ ('\\t' * 1000000).expandtabs(1000000) }}",
+    "{{ ('a' * 1000000).translate({97: 'a' * 1000000}) }}",
+    "{{ strftime_now('%9999999999d' * 1000) }}",
+    "{% set x = 'a' * 1000000 %}{% set y %}{% for a in x %}{% for b in x %}c{% endfor %}{% endfor %}{% endset %}",
+]
+
+
+@pytest.mark.parametrize("source", GREEDY)
+def test_template_that_would_take_gigabytes(source, monkeypatch):
+    if "i == 40" in source:
+        monkeypatch.setattr("fucina.chat.allowance.MAX_MADE", 1 << 20)  # counting up to the real one takes seconds
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChatTemplateError, match="refuses these messages: SecurityError"):
+            ChatTemplate(source).render([user("hi")])
+        assert tracemalloc.get_traced_memory()[1] < 300e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_template_that_is_longer_than_any(tiny):
+    with pytest.raises(ChatTemplateError, match="does not compile.*expected at most"):
+        ChatTemplate("x" * 10**6)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CHATML,
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.role + m.content + '\n' %}{% endfor %}{{ ns.t }}",
+        "{% for m in messages[::-1] %}{% set t = m.content.split('word')[0:] | join('word') | trim %}{{ '<' ~ t.replace(' ', '  ') ~ '>' }}"
+        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ m | tojson }}{% endfor %}",
+    ],
+)
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_long_conversation_is_no_harm(source, count):
+    """A megabyte of text, in one message or many."""
+    messages = [user("word " * (200_000 // count)) for _ in range(count)]
+    assert len(ChatTemplate(source).render(messages)) > 10**6
+
+
+def test_many_short_messages_are_no_harm():
+    source = "{% for m in messages %}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{% endfor %}"
+    assert ChatTemplate(source).render([user("hi")] * 700) == "700" * 700
