@@ -82,6 +82,10 @@ class Keys:
         key = os.read(self.stream.fileno(), 1)
         if not key:
             raise EOFError
+        if key == b"\x1b":  # an arrow or function key: several bytes, none of which is meant as a letter
+            while select.select([self.stream], [], [], 0)[0] and os.read(self.stream.fileno(), 64):
+                pass
+            return None
         return key.decode("ascii", "replace").lower().strip()
 
     @staticmethod

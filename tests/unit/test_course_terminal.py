@@ -16,6 +16,7 @@ import pytest
 
 from course.catalogue import Course, UnknownExercise
 from course.files import ExerciseFiles
+from course.keys import Keys
 from course.platform import main
 from course.source import ROOT
 from course.watch import Watcher
@@ -220,6 +221,23 @@ def test_watch_by_hand(course: Course) -> None:
     assert "Passed!" in session.press("", "Passed!")
     session.press("q", "see you")
     session.thread.join(timeout=30)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are a POSIX thing")
+def test_arrow_and_function_keys_are_no_letters() -> None:
+    import pty
+
+    master, slave = pty.openpty()
+    try:
+        with open(slave, encoding="utf-8") as stream, Keys(stream) as keys:
+            for special in (b"\x1b[H", b"\x1b[C", b"\x1bOR"):  # Home, right, F3
+                os.write(master, special)
+                assert keys.get(5) is None
+                assert keys.get(0.05) is None
+            os.write(master, b"h")
+            assert keys.get(5) == "h"
+    finally:
+        os.close(master)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are a POSIX thing")
