@@ -6,12 +6,16 @@ import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from course.catalogue import Course
 from course.grading.learner import MARKER
+from course.locking import LockTimeout, exclusive
 from course.source import ChapterSource, ExerciseSource, normalise, not_utf8
+
+LOCK_SECONDS = 30.0
 
 
 class FilesError(Exception):
@@ -114,6 +118,27 @@ def _replace(temporary: str, path: Path) -> None:
             time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock on the file `path` (made if needed, its folder too).
+
+    Raises
+    ------
+    FilesError
+        The file cannot be opened, or another process holds the lock for longer than `seconds`.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive(path, poll=0.01, seconds=seconds))
+        except LockTimeout as error:
+            raise FilesError(f"{error}; close other course commands and try again") from None
+        except OSError as error:
+            raise FilesError(f"cannot write {path}: {error.strerror or error}. "
+                             "FUCINA_COURSE_STATE can name another folder for what the course keeps.") from error
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A file of exercises cut at its `# %% chNN.name` lines; `head` is what stands before the first."""
@@ -183,12 +208,23 @@ class ExerciseFiles:
         except FilesError:
             return None
 
-    def save(self, chapter: ChapterSource, exercise: ExerciseSource, text: str, whole: str | None = None) -> Path:
-        """Replace the part of one exercise, in the learner's file or in the text `whole`."""
-        whole = self.read(chapter) if whole is None else whole
+    def save(self, chapter: ChapterSource, exercise: ExerciseSource, text: str) -> Path:
+        """Replace the part of one exercise; what other programs save into other parts meanwhile stays."""
+        with self._alone():
+            self._replace(chapter, exercise, text, self.read(chapter))
+        return self.path(chapter)
+
+    def _replace(self, chapter: ChapterSource, exercise: ExerciseSource, text: str, whole: str) -> None:
         whole = Parts.of(whole).replaced(exercise, text) if whole.strip() else chapter.assemble({exercise.name: text})
         write_text(self.path(chapter), whole)
-        return self.path(chapter)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The only one of our commands that changes the files; where the state folder holds no lock, one of several."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(FilesError):
+                stack.enter_context(locked(self.course.state / "files.lock"))
+            yield
 
     def backup(self, chapter: ChapterSource) -> Path | None:
         """Copy the learner's file into the state folder; None where there is nothing to keep."""
@@ -212,10 +248,11 @@ class ExerciseFiles:
 
         It is the way out of a file that Python cannot read, so it takes any encoding; what it leaves is UTF-8.
         """
-        kept = self.backup(chapter)
-        text = salvage(self.path(chapter))
-        if exercise is None or not text.strip():
-            write_text(self.path(chapter), chapter.starter())
-        else:
-            self.save(chapter, exercise, exercise.starter, text)
+        with self._alone():
+            kept = self.backup(chapter)
+            text = salvage(self.path(chapter))
+            if exercise is None or not text.strip():
+                write_text(self.path(chapter), chapter.starter())
+            else:
+                self._replace(chapter, exercise, exercise.starter, text)
         return kept

@@ -10,45 +10,22 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from course.catalogue import Course
-from course.files import FilesError, write_text
+from course.files import FilesError, locked, write_text
 from course.grading.outcome import NOT_ATTEMPTED, Grade
-from course.locking import LockTimeout, exclusive
 from course.source import ExerciseSource, normalise
 
 VERSION = 1
-LOCK_SECONDS = 30.0
 
 
 def part_hash(text: str | None) -> str:
     """Content hash of one exercise's part of a file; blank lines around it and line ends do not count."""
     return hashlib.sha256(normalise(text or "").encode("utf-8")).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock on the file `path` (made if needed, its folder too).
-
-    Raises
-    ------
-    FilesError
-        The file cannot be opened, or another process holds the lock for longer than `seconds`.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(exclusive(path, poll=0.01, seconds=seconds))
-        except LockTimeout as error:
-            raise FilesError(f"{error}; close other course commands and try again") from None
-        except OSError as error:
-            raise FilesError(f"cannot write {path}: {error.strerror or error}. "
-                             "FUCINA_COURSE_STATE can name another folder for what the course keeps.") from error
-        yield
 
 
 class Progress:

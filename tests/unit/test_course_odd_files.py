@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from course.cells import save_cell
 from course.files import ExerciseFiles, Parts
 from course.grading import WorkerClient
 from course.platform import main
+from course.source import ROOT
 from course.watch import Watcher
 from tests.unit.course_kit import Desk, make_course
 
@@ -78,6 +80,38 @@ def test_a_link_stays_a_link(desk: Desk, tmp_path: Path) -> None:
     save_cell(desk.course, NAME, solved(desk).split("section 00.3)\n")[1].split("# %%")[0])
     assert desk.path.is_symlink()
     assert RIGHT in elsewhere.read_text(encoding="utf-8")
+
+
+SAVER = """
+import sys
+from pathlib import Path
+from course.catalogue import Course
+from course.files import ExerciseFiles
+course, name = Course(Path(sys.argv[1])), sys.argv[2]
+chapter, exercise = course.exercise(name)
+files = ExerciseFiles(course)
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(60):
+    text = f"x = {i}"
+    files.save(chapter, exercise, text)
+    if files.part(chapter, exercise).strip() != text:
+        sys.exit(f"lost: {text}")
+"""
+
+
+def test_two_programs_save_into_one_file(course: Course) -> None:
+    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(course.root), name], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+              for name in (NAME, "ch00.next_token")]
+    for saver in savers:
+        assert saver.stdout.readline() == "ready\n"
+    for saver in savers:
+        saver.stdin.write("go\n")
+        saver.stdin.flush()
+    for saver in savers:
+        saver.communicate(timeout=120)
+    assert [saver.returncode for saver in savers] == [0, 0]
 
 
 def test_unusual_line_ends_inside_strings_survive_a_save(course: Course) -> None:

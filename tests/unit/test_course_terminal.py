@@ -271,8 +271,8 @@ def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(
 def test_a_read_only_checkout_says_so_and_goes_on(course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     """What stands in for it: a state folder that cannot be made, since permissions do not bind root."""
-    write_part(course, GOOD)
     (course.root / ".fucina").write_text("in the way", encoding="utf-8")
+    write_part(course, GOOD)
     assert main(["check", NAME], course) == 0
     said = capsys.readouterr()
     assert f"{NAME}: passed" in said.out and "Progress is not kept" in said.err and "FUCINA_COURSE_STATE" in said.err
