@@ -15,6 +15,7 @@ from ..errors import (
     DuplicateBatchConversation,
     DuplicateCache,
     EmptyBatch,
+    InvalidOption,
     MixedBatchModels,
     SharedBatchProcessor,
 )
@@ -41,10 +42,11 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
     ------
     EmptyBatch : there is no conversation.  BatchLengthMismatch : the lists differ in length.
     MixedBatchModels, DuplicateBatchConversation, DuplicateCache, SharedBatchProcessor : they do not go together.
+    InvalidOption : one of the arguments is no sequence, or holds something else.
     Exception : whatever any of the replies fails with.  The batch ends there: every reply stays as far as it got, a
         message that got no token of an answer is dropped, and every conversation can go on.
     """
-    writers = _check(conversations, users, writers)
+    conversations, users, writers = _check(conversations, users, writers)
     batch = TurnBatch(conversations[0].model)
     try:
         for c, user, write in zip(conversations, users, writers, strict=True):
@@ -68,7 +70,7 @@ def send_batch_tokens_reuse(
     finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are
     otherwise those of `send_batch`; what is raised is an error of the batch, or of the shared pass.
     """
-    writers = _check(conversations, ids_list, writers)
+    conversations, ids_list, writers = _check(conversations, ids_list, writers)
     batch = TurnBatch(conversations[0].model)
     replies: list[Callable[[], Reply]] = []
     try:
@@ -178,18 +180,33 @@ class TurnBatch:
                 del self._decoding[id(turn)]
 
 
-def _check(conversations: Sequence[Conversation], prompts: Sequence[Any], writers: Writers) -> Sequence[Write | None]:
-    """Return one writer a conversation, or raise what makes a batch impossible."""
-    n = len(conversations)
+def _check(
+    conversations: Iterable[Conversation], prompts: Iterable[Any], writers: Iterable[Write | None] | None
+) -> tuple[list[Conversation], list[Any], list[Write | None]]:
+    """Return three lists with one entry a stream, or raise what makes a batch impossible."""
+    streams = _listed("conversations", conversations)
+    for c in streams:
+        if not isinstance(c, Conversation):
+            raise InvalidOption(f"conversations must be a sequence of Conversation, it holds a {type(c).__name__}")
+    n = len(streams)
     if n == 0:
         raise EmptyBatch("a batch needs at least one conversation, got none")
-    if isinstance(prompts, str) or len(prompts) != n or (writers is not None and len(writers) != n):
-        got = f"{len(prompts)} prompts" + ("" if writers is None else f", {len(writers)} writers")
+    said = [] if isinstance(prompts, (str, bytes)) else _listed("prompts", prompts)
+    to = [None] * n if writers is None else _listed("writers", writers)
+    if len(said) != n or len(to) != n:
+        got = "a single text" if isinstance(prompts, (str, bytes)) else f"{len(said)} prompts"
+        got += "" if writers is None else f", {len(to)} writers"
         raise BatchLengthMismatch(
             f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}"
         )
-    _check_together(conversations[0].model, conversations)
-    return [None] * n if writers is None else writers
+    _check_together(streams[0].model, streams)
+    return streams, said, to
+
+
+def _listed(name: str, items: Iterable[Any]) -> list[Any]:
+    if not isinstance(items, Iterable):
+        raise InvalidOption(f"{name} must be a sequence with one entry a conversation, got {type(items).__name__}")
+    return list(items)
 
 
 def _check_together(model: Model, conversations: Sequence[Conversation]) -> None:

@@ -23,7 +23,7 @@ from ..sampling import LogitProcessor, Sampler, SamplerOptions
 from .formats import ChatFormat
 from .messages import Message, check_messages
 from .shield import with_bos
-from .state import ConversationState, WarmState, check_ids
+from .state import ConversationState, WarmState, check_ids, rendered_ids
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream, Turn, Write
 
@@ -122,7 +122,7 @@ class Conversation(ConversationState):
         form = self._template if isinstance(self._template, ChatFormat) else ChatFormat.detect(model.chat_template)
         marker = None if form is None else tokenizer.token_id(form.stop_marker)
         own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
-        return frozenset(own) | frozenset(check_ids(model, extra))
+        return frozenset(own) | frozenset(check_ids(model, extra, "extra_stop_ids"))
 
     @classmethod
     def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
@@ -158,10 +158,10 @@ class Conversation(ConversationState):
 
         Raises
         ------
-        EmptyMessages : it has no token.  ContextFull : it does not fit.  InvalidText : it holds half a surrogate pair.
+        EmptyMessages, ContextFull : it has no token, or does not fit.  InvalidText, InvalidOption : it is no text.
         """
         self._end_turn()
-        ids = self.model.tokenizer.encode(rendered)
+        ids = rendered_ids(self.model, rendered)
         return self._answer(self._append(ids if self.history else with_bos(self.model.tokenizer, ids)), stream)
 
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
@@ -172,13 +172,13 @@ class Conversation(ConversationState):
         Raises
         ------
         EmptyMessages : there is no token.  ContextFull : they do not fit.
-        TokenOutOfRange : an id is none of the vocabulary.
+        TokenOutOfRange : an id is none of the vocabulary.  InvalidOption : `ids` is no sequence.
         """
         return self._answer(self._reuse_turn(ids), stream)
 
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
-        return self.send_tokens_reuse(with_bos(self.model.tokenizer, self.model.tokenizer.encode(rendered)), stream)
+        return self.send_tokens_reuse(with_bos(self.model.tokenizer, rendered_ids(self.model, rendered)), stream)
 
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.
@@ -200,7 +200,9 @@ class Conversation(ConversationState):
         return self._answer(turn, stream)
 
     def undo(self, turns: int = 1) -> None:
-        """Take back the latest turns, message and reply; raises NoSuchTurn if there are not so many."""
+        """Take back the latest turns, message and reply; raises NoSuchTurn (not so many), InvalidOption (no number)."""
+        if isinstance(turns, bool) or not isinstance(turns, (int, np.integer)):
+            raise InvalidOption(f"turns must be an integer, got {turns!r}")
         self._end_turn()
         if not 0 <= turns <= len(self._marks):
             raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._marks)}")

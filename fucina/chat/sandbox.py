@@ -30,7 +30,7 @@ MAX_RANGE = 100_000  # numbers that all `range` loops of one rendering may give 
 MAX_REPEAT = 1 << 20  # characters or items that one `*` may make
 MAX_BITS = 1 << 16  # of an integer
 MAX_OUTPUT = 1 << 24  # characters of output, beside what the messages bring
-DROPPED = frozenset(["lipsum", "pprint", "urlize", "wordwrap", "xmlattr"])  # random text; sizes that are hard to foresee
+DROPPED = frozenset(["lipsum", "pprint", "urlize", "wordwrap", "xmlattr"])  # random; or of a size hard to foresee
 REFUSED = frozenset(["expandtabs", "maketrans", "to_bytes", "translate"])  # methods, for the same reason
 
 

@@ -19,6 +19,7 @@ from ..errors import (
     ContextFull,
     ConversationClosed,
     EmptyMessages,
+    InvalidOption,
     InvalidPrefix,
     KvCacheShapeMismatch,
     TokenOutOfRange,
@@ -240,8 +241,18 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def check_ids(model: Model, ids: Iterable[int]) -> list[int]:
-    """Return token ids as integers; raises TokenOutOfRange for one that is none of the model's vocabulary."""
+def check_ids(model: Model, ids: Iterable[int], name: str = "ids") -> list[int]:
+    """Return token ids as integers; `name` is what an error calls them.
+
+    Raises
+    ------
+    InvalidOption : `ids` is a text, or nothing that can be listed.
+    TokenOutOfRange : an id is none of the model's vocabulary.
+    """
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Iterable, np.ndarray)):
+        raise InvalidOption(f"{name} must be a sequence of token ids, got {type(ids).__name__}")
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise InvalidOption(f"{name} must have one dimension, got {ids.ndim}")
     vocab, checked = model.config.vocab_size, []
     for token in ids:
         try:
@@ -252,3 +263,10 @@ def check_ids(model: Model, ids: Iterable[int]) -> list[int]:
             raise TokenOutOfRange(f"token id {token!r} is outside the vocabulary of {vocab}")
         checked.append(number)
     return checked
+
+
+def rendered_ids(model: Model, rendered: str) -> list[int]:
+    """Return the ids of a rendered text, its special tokens parsed; raises InvalidOption if it is none."""
+    if not isinstance(rendered, str):
+        raise InvalidOption(f"a rendered conversation must be text, got {type(rendered).__name__}")
+    return model.tokenizer.encode(rendered)

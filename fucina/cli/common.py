@@ -179,7 +179,7 @@ def read_text(argument: str | None, what: str) -> str:
 
 
 def read_lines(what: str) -> Iterator[str]:
-    """Give the lines of stdin (UTF-8) as they come, without their ends; raises InvalidText."""
+    """Give the lines of stdin (UTF-8) as they come, without their ends or a byte order mark; raises InvalidText."""
     buffer = getattr(sys.stdin, "buffer", None)
     for number, raw in enumerate(sys.stdin if buffer is None else buffer, 1):
         try:
@@ -188,7 +188,7 @@ def read_lines(what: str) -> Iterator[str]:
             raise InvalidText(
                 f"the {what} on stdin are not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start} of line {number}"
             ) from None
-        yield line.removesuffix("\n").removesuffix("\r")
+        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
 
 
 def show(text: str) -> None:

@@ -41,7 +41,7 @@ def talk(conversation: Conversation, keep_history: bool = True) -> int:
         terminal = _Terminal(conversation)
         while True:
             try:
-                line = input("> ").strip()
+                line = _type_line().strip()
             except EOFError:
                 print(file=sys.stderr)
                 return 0
@@ -53,6 +53,17 @@ def talk(conversation: Conversation, keep_history: bool = True) -> int:
                 return 0
             if line:
                 terminal.take(line)
+
+
+def _type_line() -> str:
+    """Return a typed line; the prompt goes to the terminal, never into a file that stdout is redirected to."""
+    if sys.stdout.isatty():
+        return input("> ")
+    stdout, sys.stdout = sys.stdout, sys.stderr  # where input() writes its prompt
+    try:
+        return input("> ")
+    finally:
+        sys.stdout = stdout
 
 
 def _read_on(terminal: _Terminal) -> int:

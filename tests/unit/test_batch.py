@@ -16,6 +16,7 @@ from fucina.errors import (
     DuplicateCache,
     EmptyBatch,
     EmptyMessages,
+    InvalidOption,
     MixedBatchModels,
     SharedBatchProcessor,
     TokenOutOfRange,
@@ -301,6 +302,28 @@ def test_the_shared_pass_fails(model, monkeypatch, at):
 
 
 # --- what cannot be a batch -------------------------------------------------------------------------------------
+
+
+def test_lists_of_a_batch_may_be_generators(model):
+    a, b = (Conversation(model, template="chatml", max_tokens=2) for _ in range(2))
+    text: list[str] = []
+    replies = send_batch((c for c in (a, b)), (t for t in ("x", "y")), (w for w in (text.append, None)))
+    assert [c.messages[0]["content"] for c in (a, b)] == ["x", "y"] and "".join(text) == replies[0].text
+    ids = [[1, 2], [3]]
+    replies = send_batch_tokens_reuse(iter((a, b)), ((i for i in stream) for stream in ids))
+    assert [r.error for r in replies] == [None, None] and [c.history[: len(i)] for c, i in zip((a, b), ids)] == ids
+
+
+def test_what_is_no_list_of_a_batch(model):
+    a = Conversation(model, template="chatml", max_tokens=2)
+    for go, prompts in ((send_batch, ["x"]), (send_batch_tokens_reuse, [[1]])):
+        for arguments, name in (((a, prompts), "conversations"), (([a], None), "prompts"), (([a], prompts, 5), "writers")):
+            with pytest.raises(InvalidOption, match=f"{name} must be a sequence"):
+                go(*arguments)
+        with pytest.raises(InvalidOption, match="it holds a int"):
+            go([5], prompts)
+    reply = send_batch_tokens_reuse([a], [None])[0]
+    assert isinstance(reply.error, InvalidOption) and "ids must be a sequence of token ids" in str(reply.error)
 
 
 def test_errors_by_name(model, tmp_path):

@@ -145,6 +145,19 @@ def test_chat_reads_lines(cli, path, monkeypatch):
     assert status == 0 and [m["content"] for m in json.loads(out)["messages"][::2]] == ["hi", "and?"]
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_byte_order_mark_is_no_part_of_a_message(cli, path, monkeypatch, options, tmp_path):
+    said = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(mark + b"hi\n\xef\xbb\xbfhi\n"), encoding="ascii"))
+        saved, real = [], fucina.Conversation.send
+        monkeypatch.setattr(fucina.Conversation, "send", lambda c, text, **o: saved.append(text) or real(c, text, **o))
+        assert cli("chat", "-n", 2, *options, *naive(path))[0] == 0
+        monkeypatch.setattr(fucina.Conversation, "send", real)
+        said.append(saved)
+    assert said[0] == said[1] == ["hi", "\ufeffhi"]  # in the middle it is a character like others
+
+
 def test_a_line_ends_with_a_newline_and_nothing_else(cli, path, monkeypatch):
     text = "a\x0bb\x0cc\x1cd\x85e\u2028f\r\n\nlast"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="ascii"))
@@ -228,6 +241,25 @@ def test_chat_in_a_terminal(terminal):
     assert terminal()[0] == 0
     status, _, err = terminal(KeyboardInterrupt())
     assert status == 130 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("redirected", [True, False])
+def test_the_prompt_of_a_terminal_never_goes_into_a_file(cli, path, monkeypatch, tmp_path, redirected):
+    monkeypatch.setenv("FUCINA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: not redirected, raising=False)
+    typed = iter(["hi"])
+
+    def type_line(prompt):
+        sys.stdout.write(prompt)  # as input() does where it cannot edit lines
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("builtins.input", type_line)
+    status, out, err = cli("chat", "-n", 5, *naive(path))
+    assert status == 0 and out.count("> ") == (0 if redirected else 2) and err.count("> ") == (2 if redirected else 0)
 
 
 def test_chat_commands(terminal, tmp_path):

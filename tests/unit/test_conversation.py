@@ -286,6 +286,18 @@ def test_max_tokens_and_a_full_context(model):
         assert len(c.send("hi").tokens) == room
 
 
+def test_a_full_context_gives_generate_one_token_more(model):
+    """A reply's last token has a place in the cache for the next turn; that of a generation needs none."""
+    ids = letters("hi")
+    prompt = (ids * model.context)[: model.context - 6]
+    alone = model.generate(prompt, max_tokens=50, ignore_eos=True)
+    c = Conversation(model, max_tokens=50)
+    c.stop_ids = frozenset()
+    reply = c.send_tokens_reuse(prompt)
+    assert (len(alone.tokens), len(reply.tokens)) == (7, 6) and alone.tokens[:6] == reply.tokens
+    assert len(c.history) == c.capacity and (alone.finish_reason, reply.finish_reason) == ("length", "length")
+
+
 # --- what is refused changes nothing ----------------------------------------------------------------------------
 
 
@@ -313,6 +325,10 @@ def test_errors_change_nothing(model, template):
         ),
         (NoSuchTurn, lambda: c.undo(2)),
         (NoSuchTurn, lambda: c.undo(-1)),
+        *((InvalidOption, lambda bad=bad: c.undo(bad)) for bad in ("x", None, 1.0, True)),
+        *((InvalidOption, lambda bad=bad: c.send_tokens_reuse(bad)) for bad in (None, 5, "ab", np.ones((2, 2), int))),
+        *((InvalidOption, lambda bad=bad: c.send_rendered(bad)) for bad in (None, 5, b"ab")),
+        *((InvalidOption, lambda bad=bad: c.send_rendered_reuse(bad)) for bad in (None, 5, b"ab")),
     ):
         with pytest.raises(error):
             go()
@@ -331,6 +347,7 @@ def test_errors_change_nothing(model, template):
         (InvalidOption, "speculative", {"speculation": 3}),
         (InvalidSamplerOption, "top_p must", {"top_p": 7}),
         (TokenOutOfRange, "outside the vocabulary", {"extra_stop_ids": [261]}),
+        *((InvalidOption, "extra_stop_ids must be a sequence", {"extra_stop_ids": bad}) for bad in (5, None, "ab")),
         (ChatTemplateError, "content must be text", {"system": 5}),
         (fucina.FucinaError, "capacity", {"capacity": 0}),
     ],
