@@ -1,6 +1,7 @@
 """What a chat template may make while it renders: characters and items, counted one by one.
 
-Everything that a rendering makes is charged, whether it is kept or not, so that it never holds more than that.  Sizes are taken before a thing is made wherever it could be much larger than what it is made of.
+Everything that a rendering makes is charged, whether it is kept or not, so that it never holds more than that.  Sizes are
+taken before a thing is made wherever it could be much larger than what it is made of.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import datetime
+from types import BuiltinMethodType, MethodType
 from typing import Any
 
 import jinja2
@@ -70,10 +71,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def wrap_str_format(self, value):
-        if super().wrap_str_format(value) is None:
+        if not isinstance(value, MethodType | BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
             return None
-        text, mapped, formatter = value.__self__, value.__name__ == "format_map", _Formatter(self)
-        return lambda *args, **names: formatter.vformat(text, () if mapped else args, args[0] if mapped else names)
+        form, mapped, formatter = value.__self__, value.__name__ == "format_map", _Formatter(self)
+        if not isinstance(form, str):
+            return None
+        return lambda *args, **names: formatter.vformat(form, () if mapped else args, args[0] if mapped else names)
 
     def call(self, context, obj, /, *args, **kwargs):
         obj = self.wrap_str_format(obj) or obj
