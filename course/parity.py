@@ -96,7 +96,7 @@ class Parity:
         start = perf_counter()
         try:
             function(few)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Comparison(title, "", [], [blame(function, error)])
         whole = (perf_counter() - start) * sum(t.nbytes for t in chosen) / few.nbytes
         if whole > PATIENCE:
@@ -185,7 +185,7 @@ class Parity:
         try:
             with inside():
                 return self._run(who, open_stream)[0], []
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _, again = self._run(NATIVE, _stream_of(self.native))
             after = ("The engine itself is unharmed: it gives the same bits as before." if again.tobytes() == self._bits
                      else "The engine gives other bits than before: that is a fault of ours, please report it.")

@@ -119,7 +119,7 @@ def origin(function: Callable[..., Any]) -> str:
     return f"{name}() of {place}{ours}"
 
 
-def blame(function: Callable[..., Any], error: Exception) -> str:
+def blame(function: Callable[..., Any], error: BaseException) -> str:
     """One message that names the learner's function and what it did."""
     if isinstance(error, ModelError):
         return str(error)

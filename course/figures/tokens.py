@@ -86,7 +86,7 @@ def accept_reject(steps: Sequence[tuple[Sequence[str | bytes], int, str | bytes]
     texts = [text for row in rows for text in [*row.draft, row.last]]
     width = max([46.0, *(22 + CHARACTER * columns(text) for text in texts)])
     most = max((len(row.draft) + 1 for row in rows), default=1)
-    drawing = Drawing(max(70 + most * (width + GAP) + 96, 620), 62 + 34 * len(rows))
+    drawing = Drawing(max(70 + most * (width + GAP) + 96, 650), 62 + 34 * len(rows))
     drawing.text(10, 21, title, 14, "start", bold=True)
     total = 0
     for r, row in enumerate(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,7 @@ def test_another_text_is_counted_and_told(parity: Parity) -> None:
     (lambda x, weight, eps: x * np.nan, "values that are not finite"),
     (lambda x, weight, eps: undefined_name, "raises NameError"),  # noqa: F821
     (lambda x, weight: x, "raises TypeError"),
+    (lambda x, weight, eps: sys.exit(), "raises SystemExit"),
     (lambda x, weight, eps: "text", "in place of rms_norm returned"),
 ])
 def test_a_bad_function_is_named_and_the_engine_unharmed(parity: Parity, wrong, said: str) -> None:
