@@ -48,7 +48,7 @@ def measure(ids: np.ndarray, rounds: int) -> dict[str, Any]:
     """Microseconds a token of one bulk append, of appends of 4 tokens, and bytes a token."""
     bulk, fours, held = [], [], 0.0
     few = ids[: min(len(ids), 100_000)]
-    SamIndex(2, 1 << 30).observe(ids[:64])  # compiled now
+    SamIndex(2, 1 << 30).observe(ids[:64])  # loaded now
     for _ in range(rounds):
         index = SamIndex(2, 1 << 30)
         start = perf_counter()

@@ -23,12 +23,14 @@ _HEADINGS = {
     "accuracy": "Accuracy",
     "conversations": "Conversations together",
     "speculation": "Speculative decoding",
+    "overhead": "Overhead of drafting",
     "odds": "Odds of drafted tokens",
     "index": "The index of drafts",
 }
 _TABLES = {
     "conversations": streams.tables,
     "speculation": speculation.tables,
+    "overhead": speculation.overhead_tables,
     "odds": odds.tables,
     "index": index.tables,
 }

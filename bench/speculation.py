@@ -31,7 +31,15 @@ from fucina.measure.machine import describe_machine, slug
 from fucina.measure.results import Spread
 from fucina.measure.tables import Table, spread, text
 from fucina.ops.native.cores import default_threads
-from fucina.speculative import CascadeOptions, Options, SpeculationIndex, SpeculativeDecoder, StepRecord, default_table
+from fucina.speculative import (
+    CascadeOptions,
+    Options,
+    SpeculationIndex,
+    SpeculativeDecoder,
+    Stats,
+    StepRecord,
+    default_table,
+)
 
 from .speculation_tasks import KINDS, MAX_TOKENS, Task
 from .speculation_tasks import tasks as fixed_tasks
@@ -67,7 +75,7 @@ def applies(task: Task, variant: str) -> bool:
     return variant != "references alone" or bool(task.references)
 
 
-def make_decoder(model: Model, task: Task, variant: str, log: Callable[[StepRecord], None]) -> Decoder:
+def make_decoder(model: Model, task: Task, variant: str, log: Callable[[StepRecord], None] | None = None) -> Decoder:
     """The decoder of a variant for one run of a task."""
     if variant == "plain":
         return Decoder(model)
@@ -80,15 +88,18 @@ def make_decoder(model: Model, task: Task, variant: str, log: Callable[[StepReco
 
 
 @contextmanager
-def timed_steps(model: Model, decoder: Decoder) -> Iterator[list[tuple[float, float]]]:
-    """(seconds of a step beside its pass, seconds of its pass) of every step inside the `with`."""
+def timed_steps(model: Model, decoder: Decoder) -> Iterator[list[tuple[float, float, int, bool]]]:
+    """Of every step inside the `with`: seconds beside its pass and of it, tokens committed, whether it had a draft."""
     step, steps = decoder.step, []
+    counts = getattr(decoder, "stats", Stats())
     with clocked(model) as passes:
 
         def timed(stream: DecodeStream) -> int:
+            before = counts.spec_steps
             start = perf_counter()
             committed = step(stream)
-            steps.append((perf_counter() - start - passes[-1], passes[-1]))
+            beside = perf_counter() - start - passes[-1]
+            steps.append((beside, passes[-1], committed, counts.spec_steps > before))
             return committed
 
         decoder.step = timed  # type: ignore[method-assign]
@@ -140,26 +151,26 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
         "loop": loop_period(tokens),
         "seconds": seconds,
         "stats": last,
-        "overhead": overhead(model, task, ids),
     }
 
 
-def overhead(model: Model, task: Task, ids: Sequence[int]) -> dict[str, list[float]]:
+def overhead(model: Model, task: Task, ids: Sequence[int], rounds: int) -> dict[str, list[float]]:
     """Of each kind of step: [steps, median seconds that drafting takes beside the pass, median seconds of the pass]."""
-    beside_plain, out = 0.0, {}
-    for variant in ("plain", "speculative"):
-        log: list[StepRecord] = []
-        decoder = make_decoder(model, task, variant, log.append)
-        with timed_steps(model, decoder) as steps:
-            model.generate(ids, max_tokens=MAX_TOKENS, speculative=decoder, **task.sampling)
-        if variant == "plain":
-            beside_plain = statistics.median(beside for beside, _ in steps) if steps else 0.0
-            continue
-        for kind, wanted in (("nothing drafted", ("fallback", "off")), ("verify", ("verify",))):
-            mine = [(s, r) for s, r in zip(steps, log, strict=True) if r.kind in wanted]
-            if mine:
-                beside = [beside - max(r.committed, 1) * beside_plain for (beside, _), r in mine]
-                out[kind] = [len(mine), statistics.median(beside), statistics.median(inside for (_, inside), _ in mine)]
+    plain: list[tuple[float, float, int, bool]] = []
+    drafting: list[tuple[float, float, int, bool]] = []
+    for turn in range(rounds):
+        for variant in ("plain", "speculative") if turn % 2 == 0 else ("speculative", "plain"):
+            decoder = make_decoder(model, task, variant)
+            with timed_steps(model, decoder) as steps:
+                model.generate(ids, max_tokens=MAX_TOKENS, speculative=decoder, **task.sampling)
+            (plain if variant == "plain" else drafting).extend(steps)
+    beside_plain = statistics.median(beside for beside, *_ in plain) if plain else 0.0
+    out = {}
+    for kind, drafted in (("nothing drafted", False), ("verify", True)):
+        mine = [step for step in drafting if step[3] == drafted]
+        if mine:
+            beside = [beside - max(committed, 1) * beside_plain for beside, _, committed, _ in mine]
+            out[kind] = [len(mine), statistics.median(beside), statistics.median(inside for _, inside, *_ in mine)]
     return out
 
 
@@ -215,14 +226,19 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         counted = timed(runs, kind)
         body.append([kind, *(_interval(counted, v) if all(v in r["stats"] for r in counted) else "" for v in variants)])
     out.append(("with the gate off, and with each source alone", (["task", *variants], body)))
+    return out
+
+
+def overhead_tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
+    """(heading, table) of a record of overheads."""
     body = []
     for kind, limit in LIMITS.items():
-        found = [r["overhead"][kind] for r in runs if kind in r["overhead"]]
+        found = [run[kind] for run in record["runs"] if kind in run]
         beside = Spread.of([1e6 * b for _, b, _ in found])
         share = Spread.of([b / p for _, b, p in found])
         body.append([kind, f"{sum(int(n) for n, _, _ in found)}", spread(beside), f"{share.median:.1%}", f"{limit:.0%}"])
     header = ["step", "steps", "microseconds beside the pass", "of the pass", "limit"]
-    return [*out, ("what drafting, observing and gating take", (header, body))]
+    return [("what drafting, observing and gating take", (header, body))]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -238,6 +254,7 @@ def main(argv: list[str] | None = None) -> int:
         "--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT",
         help=f"of {', '.join(VARIANTS)}; \"speculative\" is always measured",
     )  # fmt: skip
+    p.add_argument("--overhead", action="store_true", help="only what drafting takes beside the passes; stored apart")
     p.add_argument("--first", type=int, default=99, metavar="N", help="only the first N prompts of a kind")
     p.add_argument("--output", type=Path, help="file of results to update (default bench/results/MACHINE.json)")
     p.add_argument("--dry", action="store_true", help="do not store")
@@ -246,22 +263,25 @@ def main(argv: list[str] | None = None) -> int:
     a.variants = list(dict.fromkeys(["speculative", *a.variants]))
     model = fucina.load(a.model, threads=a.threads)
     template = ChatTemplate.of(model)
+    chosen = [t for t in fixed_tasks() if t.kind in a.kinds and t.index < a.first]
     runs, began = [], perf_counter()
-    for task in fixed_tasks():
-        if task.kind in a.kinds and task.index < a.first:
-            runs.append(measure(model, task, template, a.variants, a.rounds))
-            ratios = " ".join(f"{v} {speedup(runs[-1], v):.2f}x" for v in runs[-1]["stats"])
-            print(f"[{perf_counter() - began:6.0f} s] {task.kind} {task.index}: {ratios}", file=sys.stderr, flush=True)
+    for task in chosen:
+        if a.overhead:
+            runs.append(overhead(model, task, prompt_ids(model, template, task), a.rounds))
+            continue
+        runs.append(measure(model, task, template, a.variants, a.rounds))
+        ratios = " ".join(f"{v} {speedup(runs[-1], v):.2f}x" for v in runs[-1]["stats"])
+        print(f"[{perf_counter() - began:6.0f} s] {task.kind} {task.index}: {ratios}", file=sys.stderr, flush=True)
     model.close()
-    record: dict[str, Any] = {"runs": runs}
-    for title, table in tables(record):
+    record: dict[str, Any] = {"settings": {"threads": a.threads, "rounds": a.rounds}, "runs": runs}
+    for title, table in (overhead_tables if a.overhead else tables)(record):
         print(f"{title}\n{text(table)}\n")
     if not a.dry:
         command = f"python -m bench.speculation --model {a.model} --threads {a.threads} --rounds {a.rounds}"
+        stamp = results.stamp(command + " --overhead" * a.overhead)
         output = a.output or RESULTS / f"{slug(describe_machine())}.json"
-        record = {"stamp": results.stamp(command), "costs": default_table().provenance, **record}
-        record["settings"] = {"threads": a.threads, "rounds": a.rounds}
-        results.store(output, f"speculation/{a.model}", record)
+        name = "overhead" if a.overhead else "speculation"
+        results.store(output, f"{name}/{a.model}", {"stamp": stamp, "costs": default_table().provenance, **record})
     return 0
 
 

@@ -68,25 +68,13 @@ def _walk(states, table, state, length, token):
 
 
 @njit
-def _larger(table):
-    """Return a table of twice the size with the same edges."""
-    wider = np.full((2 * table.shape[0], 4), -1, np.int32)
-    for i in range(table.shape[0]):
-        if table[i, 0] != -1:
-            wider[_slot(wider, table[i, 0], table[i, 1])] = table[i]
-    return wider
-
-
-@njit
 def _add(states, table, counts, state, token, target):
-    """Add an edge that the state does not have; return the table, which may have grown."""
+    """Add an edge that the state does not have; the table has room for it."""
     counts[EDGES] += 1
     if states[state, TOKEN] == -1:
         states[state, TOKEN] = token
         states[state, TARGET] = target
-        return table
-    if 10 * (counts[STORED] + 1) > 7 * table.shape[0]:
-        table = _larger(table)
+        return
     at = _slot(table, state, token)
     table[at, 0] = state
     table[at, 1] = token
@@ -94,12 +82,11 @@ def _add(states, table, counts, state, token, target):
     table[at, 3] = states[state, MORE]
     states[state, MORE] = token
     counts[STORED] += 1
-    return table
 
 
 @njit
 def _clone(states, table, counts, source, length):
-    """Add a state with the edges, link and sample of `source` and another length; return it and the table."""
+    """Add a state with the edges, link and sample of `source` and another length; return it."""
     new = counts[STATES]
     counts[STATES] += 1
     states[new] = states[source]
@@ -107,75 +94,102 @@ def _clone(states, table, counts, source, length):
     states[new, TOKEN] = -1
     states[new, MORE] = -1
     if states[source, TOKEN] != -1:
-        table = _add(states, table, counts, new, states[source, TOKEN], states[source, TARGET])
+        _add(states, table, counts, new, states[source, TOKEN], states[source, TARGET])
     token = states[source, MORE]
     while token != -1:
         at = _slot(table, source, token)
         after = table[at, 3]
-        table = _add(states, table, counts, new, token, table[at, 2])
+        _add(states, table, counts, new, token, table[at, 2])
         token = after
-    return new, table
+    return new
+
+
+@njit
+def _append_one(states, table, stream, counts, token):
+    """Append a token; all buffers have room for it."""
+    pos = counts[TOKENS]
+    # the match may now be followed from its end: this makes the last token's place the most recent one.  One step
+    # late on purpose: at once, the draft would begin behind the stream's own end.
+    if counts[MATCH_LEN] > 0:
+        states[counts[MATCH_STATE], SAMPLE] = pos - 1
+    # the cursor moves before the stream grows: what it finds has occurred before
+    counts[MATCH_STATE], counts[MATCH_LEN] = _walk(states, table, counts[MATCH_STATE], counts[MATCH_LEN], token)
+    new = counts[STATES]
+    counts[STATES] += 1
+    states[new, LINK] = 0
+    states[new, LENGTH] = pos + 1
+    states[new, SAMPLE] = pos
+    states[new, TOKEN] = -1
+    states[new, TARGET] = -1
+    states[new, MORE] = -1
+    state = counts[LAST]
+    target = np.int64(-1)
+    while state != -1:
+        if state != 0:
+            states[state, SAMPLE] = pos - 1  # every suffix of the stream so far ended there
+        target = _follow(states, table, state, token)
+        if target != -1:
+            break
+        _add(states, table, counts, state, token, new)
+        state = np.int64(states[state, LINK])
+    if state != -1:
+        if states[state, LENGTH] + 1 == states[target, LENGTH]:
+            states[new, LINK] = target
+        else:
+            twin = _clone(states, table, counts, target, states[state, LENGTH] + 1)
+            while state != -1 and _follow(states, table, state, token) == target:
+                if states[state, TOKEN] == token:
+                    states[state, TARGET] = twin
+                else:
+                    table[_slot(table, state, token), 2] = twin
+                if state != 0:
+                    states[state, SAMPLE] = pos - 1
+                state = np.int64(states[state, LINK])
+            states[target, LINK] = twin
+            states[new, LINK] = twin
+            if counts[MATCH_STATE] == target and counts[MATCH_LEN] <= states[twin, LENGTH]:
+                counts[MATCH_STATE] = twin
+    counts[LAST] = new
+    stream[pos] = token
+    counts[TOKENS] = pos + 1
+
+
+@njit
+def _most_edges(states, table, counts, token):
+    """Return how many edges appending a token adds at most."""
+    most = 1
+    state, target = counts[LAST], np.int64(-1)
+    while state != -1:
+        target = _follow(states, table, state, token)
+        if target != -1:
+            break
+        most += 1
+        state = np.int64(states[state, LINK])
+    if target != -1 and states[state, LENGTH] + 1 != states[target, LENGTH]:  # those of a clone
+        edge = states[target, MORE]
+        while edge != -1:
+            most += 1
+            edge = table[_slot(table, target, edge), 3]
+    return most
 
 
 def append_tokens(tokens, states, table, stream, counts):
-    """Append tokens [n]; return states, table and stream, each of which may have been replaced by a larger one."""
+    """Append tokens [n] for as long as the buffers have room for certain; return how many were appended."""
     n = tokens.shape[0]
-    if counts[TOKENS] + n > stream.shape[0]:
-        longer = np.empty(max(counts[TOKENS] + n, 3 * stream.shape[0] // 2), np.int32)
-        longer[: counts[TOKENS]] = stream[: counts[TOKENS]]
-        stream = longer
     for i in range(n):
-        token = tokens[i]
-        pos = counts[TOKENS]
-        if counts[STATES] + 2 > states.shape[0]:
-            more = np.empty((3 * states.shape[0] // 2 + 2, 6), np.int32)
-            more[: counts[STATES]] = states[: counts[STATES]]
-            states = more
-        # the match may now be followed from its end: this makes the last token's place the most recent one.  One step
-        # late on purpose: at once, the draft would begin behind the stream's own end.
-        if counts[MATCH_LEN] > 0:
-            states[counts[MATCH_STATE], SAMPLE] = pos - 1
-        # the cursor moves before the stream grows: what it finds has occurred before
-        counts[MATCH_STATE], counts[MATCH_LEN] = _walk(states, table, counts[MATCH_STATE], counts[MATCH_LEN], token)
-        new = counts[STATES]
-        counts[STATES] += 1
-        states[new, LINK] = 0
-        states[new, LENGTH] = pos + 1
-        states[new, SAMPLE] = pos
-        states[new, TOKEN] = -1
-        states[new, TARGET] = -1
-        states[new, MORE] = -1
-        state = counts[LAST]
-        target = np.int64(-1)
-        while state != -1:
-            if state != 0:
-                states[state, SAMPLE] = pos - 1  # every suffix of the stream so far ended there
-            target = _follow(states, table, state, token)
-            if target != -1:
-                break
-            table = _add(states, table, counts, state, token, new)
-            state = np.int64(states[state, LINK])
-        if state != -1:
-            if states[state, LENGTH] + 1 == states[target, LENGTH]:
-                states[new, LINK] = target
-            else:
-                twin, table = _clone(states, table, counts, target, states[state, LENGTH] + 1)
-                while state != -1 and _follow(states, table, state, token) == target:
-                    if states[state, TOKEN] == token:
-                        states[state, TARGET] = twin
-                    else:
-                        table[_slot(table, state, token), 2] = twin
-                    if state != 0:
-                        states[state, SAMPLE] = pos - 1
-                    state = np.int64(states[state, LINK])
-                states[target, LINK] = twin
-                states[new, LINK] = twin
-                if counts[MATCH_STATE] == target and counts[MATCH_LEN] <= states[twin, LENGTH]:
-                    counts[MATCH_STATE] = twin
-        counts[LAST] = new
-        stream[pos] = token
-        counts[TOKENS] = pos + 1
-    return states, table, stream
+        if counts[TOKENS] >= stream.shape[0] or counts[STATES] + 2 > states.shape[0]:
+            return i
+        if 10 * (counts[STORED] + _most_edges(states, table, counts, tokens[i])) > 7 * table.shape[0]:
+            return i
+        _append_one(states, table, stream, counts, tokens[i])
+    return n
+
+
+def refill(table, wider):
+    """Put the edges of a table into an empty larger one."""
+    for i in range(table.shape[0]):
+        if table[i, 0] != -1:
+            wider[_slot(wider, table[i, 0], table[i, 1])] = table[i]
 
 
 def follow_tokens(tokens, states, table, cursor):
@@ -187,9 +201,15 @@ def follow_tokens(tokens, states, table, cursor):
 @cache
 def appender():
     """Return `append_tokens`, compiled or taken from the cache on disk."""
-    arrays = "i4[:,::1], i4[:,::1], i4[::1]"
     with cached_here("append_tokens"):
-        return njit(f"Tuple(({arrays}))(i4[::1], {arrays}, i8[::1])", cache=True, nogil=True)(append_tokens)
+        return njit("i8(i4[::1], i4[:,::1], i4[:,::1], i4[::1], i8[::1])", cache=True, nogil=True)(append_tokens)
+
+
+@cache
+def refiller():
+    """Return `refill`, compiled or taken from the cache on disk."""
+    with cached_here("refill"):
+        return njit("void(i4[:,::1], i4[:,::1])", cache=True, nogil=True)(refill)
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InvalidOption
 from .odds import CHAIN_PRIOR, HitRates
 from .recycling import EMPTY, TokenRecycling
-from .sam_index import Cursor, SamIndex, as_ids
+from .sam_index import FEW, Cursor, SamIndex, as_ids
 from .source import TopKRow
 
 GATE_WINDOW = 64
@@ -87,7 +87,8 @@ class SourceGate:
 
     def count_down(self, committed: int) -> None:
         """Let committed tokens pass."""
-        self.muted_for = max(self.muted_for - committed, 0)
+        if self.muted_for:
+            self.muted_for = max(self.muted_for - committed, 0)
 
 
 class Reference:
@@ -192,7 +193,7 @@ class SpeculationIndex:
     def odds(self, n: int) -> list[float]:
         """See `DraftSource`: a draft that was right so far has a longer match behind it."""
         proposed = self._proposed
-        return [proposed.rates.rate(proposed.match + i) for i in range(n)] if proposed is not None else []
+        return proposed.rates.rates(proposed.match, n) if proposed is not None else []
 
     def _matched(self, context: Sequence[int], limit: int) -> tuple[SourceGate, int, list[int]]:
         """Of the sources that are not muted, the longest match drafts; at a tie the first in order."""
@@ -233,14 +234,17 @@ class SpeculationIndex:
                     break
                 accepted += 1
             pending.gate.record(pending.drafted, accepted)
-        for gate in (*self.gates.values(), *(r.gate for r in self.references)):
+        for gate in self.gates.values():
             gate.count_down(len(committed))
-        fresh = as_ids(committed)
-        self.conversation.observe(fresh)
         for reference in self.references:
-            reference.index.advance(reference.cursor, fresh)
+            reference.gate.count_down(len(committed))
+        fresh = as_ids(committed)
         ids = fresh.tolist()
-        self._promotions = list(zip([self._last, *ids], ids, strict=False))
+        told = ids if len(ids) <= FEW else fresh
+        self.conversation.observe(told)
+        for reference in self.references:
+            reference.index.advance(reference.cursor, told)
+        self._promotions = list(zip((self._last, *ids), ids, strict=False))
         self._last = ids[-1]
         self._promote()
 

@@ -30,28 +30,33 @@ class HitRates:
     prior : (shortest match, rate) of each class of lengths, ascending.
     """
 
-    __slots__ = ("_edges", "_hits", "_prior", "_trials")
+    __slots__ = ("_classes", "_hits", "_prior", "_rates", "_trials")
 
     def __init__(self, prior: Sequence[tuple[int, float]] = MATCH_PRIOR) -> None:
-        self._edges = [match for match, _ in prior]
-        self._prior = [rate for _, rate in prior]
-        self._hits = [PRIOR_TRIALS * rate for rate in self._prior]
-        self._trials = [PRIOR_TRIALS] * len(self._prior)
-
-    def _class(self, match: int) -> int:
-        return max(bisect_right(self._edges, match) - 1, 0)
+        edges = [match for match, _ in prior]
+        # of every length up to that of the last class
+        self._classes = [max(bisect_right(edges, match) - 1, 0) for match in range(edges[-1] + 1)]
+        self._prior = [PRIOR_TRIALS * rate for _, rate in prior]
+        self._hits = list(self._prior)
+        self._trials = [PRIOR_TRIALS] * len(prior)
+        self._rates = [rate for _, rate in prior]
 
     def rate(self, match: int) -> float:
         """Return the odds of a token behind a match of so many tokens: strictly between 0 and 1."""
-        at = self._class(match)
-        return self._hits[at] / self._trials[at]
+        return self.rates(match, 1)[0]
+
+    def rates(self, match: int, n: int) -> list[float]:
+        """Return the odds of n tokens, each behind a match that is longer by one."""
+        rates, classes, last = self._rates, self._classes, len(self._classes) - 1
+        return [rates[classes[m if m < last else last]] for m in range(match, match + n)]
 
     def record(self, match: int, hit: bool) -> None:
         """Enter one trial.  The prior never fades; trials do, so that a text that changes is followed."""
-        at = self._class(match)
-        prior = PRIOR_TRIALS * self._prior[at]
+        at = self._classes[min(match, len(self._classes) - 1)]
+        prior = self._prior[at]
         self._hits[at] = prior + DECAY * (self._hits[at] - prior) + hit
         self._trials[at] = PRIOR_TRIALS + DECAY * (self._trials[at] - PRIOR_TRIALS) + 1.0
+        self._rates[at] = self._hits[at] / self._trials[at]
 
     def learn(self, match: int, proposed: Sequence[int], committed: Sequence[int]) -> None:
         """Enter a proposal: each of its tokens up to the first that was wrong, as far as the text went."""
@@ -71,10 +76,13 @@ def best_draft(odds: Iterable[float], costs: Sequence[float], least: int = 1) ->
     least : shortest draft that may be verified.
     """
     best, most, expected, together = 0, MARGIN, 0.0, 1.0
+    cheapest, longest = min(costs, default=0.0), len(costs) - 1
     for drafts, chance in zip(range(1, len(costs)), odds, strict=False):
         together *= chance
         expected += together
         won = expected + 1.0 - costs[drafts]
         if drafts >= least and won > most:
             best, most = drafts, won
+        if expected + together * (longest - drafts) + 1.0 - cheapest <= most:
+            break  # not even if all the others were certain
     return best

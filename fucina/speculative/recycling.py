@@ -71,8 +71,8 @@ class TokenRecycling:
         """Make `follower` the first candidate after `token`; the others move down, the last one falls out."""
         if not (self._inside(token) and self._inside(follower)):
             return
-        row = self._table[token]
-        if row[0] != follower:
+        if self._table.item(token, 0) != follower:
+            row = self._table[token]
             others = [t for t in row.tolist() if t != follower]
             row[:] = [follower, *others, EMPTY][: len(row)]
 

@@ -22,6 +22,7 @@ from ..kernels import suffix
 MAX_STREAM = 1 << 29
 MAX_TOKEN = (1 << 31) - 1
 _EMPTY = np.empty(0, np.int32)
+FEW = 64  # tokens of a step, at most
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class SamIndex:
         self._cursor = np.zeros(2, np.int64)
         self._frozen = False
         self.degraded = False
-        suffix.appender(), suffix.follower()  # compiled now, not in the middle of a decode step
+        suffix.appender(), suffix.refiller(), suffix.follower()  # compiled now, not in the middle of a decode step
 
     def __len__(self) -> int:
         """Tokens appended."""
@@ -127,9 +128,30 @@ class SamIndex:
             raise StreamTooLong(
                 f"{len(self)} and {len(fresh)} tokens are more than the {MAX_STREAM} that an index can number"
             )
-        if len(fresh):
-            self._buffers = suffix.appender()(fresh, *self._buffers, self._counts)
+        append, done = suffix.appender(), 0
+        while done < len(fresh):
+            done += append(fresh[done:], *self._buffers, self._counts)
+            if done < len(fresh):
+                self._grow(len(fresh) - done)
         self.degraded = False
+
+    def _grow(self, tokens: int) -> None:
+        """Make room for more: of whichever buffer is full."""
+        states, table, stream = self._buffers
+        held, used = len(self), self.state_count
+        if held + tokens > len(stream):
+            longer = np.empty(max(held + tokens, 3 * len(stream) // 2), np.int32)
+            longer[:held] = stream[:held]
+            stream = longer
+        elif used + 2 > len(states):
+            more = np.empty((3 * len(states) // 2 + 2, states.shape[1]), np.int32)
+            more[:used] = states[:used]
+            states = more
+        else:
+            wider = np.full((2 * len(table), table.shape[1]), -1, np.int32)
+            suffix.refiller()(table, wider)
+            table = wider
+        self._buffers = states, table, stream
 
     def freeze(self) -> None:
         """End appends, for good: cursors may be taken now."""
@@ -244,12 +266,16 @@ def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
     ------
     TokenOutOfRange : not a flat sequence of integers in [0, 2**31).
     """
+    # what a decoder commits in a step: NumPy's reductions would take longer than the append
+    if type(tokens) is list and 0 < len(tokens) <= FEW and all(type(t) is int for t in tokens):
+        if min(tokens) >= 0 and max(tokens) <= MAX_TOKEN:
+            return np.array(tokens, np.int32)
     ids = np.asarray(tokens)
     if ids.size == 0:
         return _EMPTY
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TokenOutOfRange(f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}")
-    low, high = int(ids.min()), int(ids.max())
+    low, high = int(ids.min()), 0 if ids.dtype == np.int32 else int(ids.max())
     if low < 0 or high > MAX_TOKEN:
         raise TokenOutOfRange(f"token ids must be integers in [0, {MAX_TOKEN + 1}), got {low if low < 0 else high}")
     return np.ascontiguousarray(ids, dtype=np.int32)

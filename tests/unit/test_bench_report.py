@@ -99,7 +99,7 @@ def test_conversation_tables_take_ratios_within_a_turn():
 
 
 def test_speculation_tables_keep_loops_and_short_outputs_apart():
-    (_, (header, body)), (_, sources), (_, overhead) = speculation.tables(fixture.speculation())
+    (_, (header, body)), (_, sources) = speculation.tables(fixture.speculation())
     assert [row[0] for row in body] == ["copy", "question"]
     copy = dict(zip(header[:4], body[0], strict=False))
     assert copy["prompts (loops, short ones apart)"] == "2 (1, 1)"
@@ -107,8 +107,12 @@ def test_speculation_tables_keep_loops_and_short_outputs_apart():
     assert body[0][-3:] == ["75%", "2.00", "10%"]
     c = cells(sources)
     assert c["copy"]["references alone"] == "" and c["question"]["references alone"] == "1.25 (1.25-1.25)"
-    assert cells(overhead)["verify"] == {
-        "steps": "50", "microseconds beside the pass": "200 (200-200)", "of the pass": "2.0%", "limit": "5%",
+
+
+def test_overhead_table():
+    ((_, found),) = speculation.overhead_tables(fixture.overhead())
+    assert cells(found)["verify"] == {
+        "steps": "40", "microseconds beside the pass": "200 (200-200)", "of the pass": "2.0%", "limit": "5%",
     }  # fmt: skip
 
 
