@@ -29,6 +29,14 @@ def model():
     m.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    """Compile whatever the commands need: the line that tells of it is no part of these tests."""
+    base = ["generate", PROMPT, "-n", "8", "--ignore-eos", "--model", PATH, "--threads", "1"]
+    assert main([*base, "-t", "0.8", "--seed", "3", "--repeat-penalty", "1.2"]) == 0
+    assert main([*base, "--spec"]) == 0
+
+
 @pytest.fixture
 def cli(capsys):
     """Run a command in this process: (exit code, stdout, stderr)."""
