@@ -11,14 +11,13 @@ from typing import Any
 from fucina.errors import FucinaError, ModelNotFound, PeerNotFound
 from fucina.measure import results, speed, start
 from fucina.measure.duel import find_peer
-from fucina.measure.machine import describe_machine, slug
 from fucina.ops.native.cores import default_threads
 
 from . import accuracy, report
 from .models import MODELS, BenchModel, path_of, sides
+from .records import own_file
 
 SECTIONS = ("speed", "busy", "start", "accuracy")
-RESULTS = Path(__file__).resolve().parent / "results"
 _CORE = ("decode", "prefill")
 
 
@@ -100,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         except PeerNotFound as error:
             say(f"measuring fucina alone: {error}")
             a.alone = True
-    output = a.output or (None if a.quick else RESULTS / f"{slug(describe_machine())}.json")
+    output = a.output or (None if a.quick else own_file())
     for name in a.models:
         model = MODELS[name]
         for section in a.sections or SECTIONS:

@@ -17,12 +17,12 @@ import numpy as np
 
 import fucina
 from fucina.measure import results
-from fucina.measure.machine import describe_machine, slug
 from fucina.measure.results import Spread
 from fucina.measure.tables import Table, spread, text
 from fucina.speculative import SamIndex
 
-RESULTS = Path(__file__).resolve().parent / "results"
+from .records import own_file
+
 TOKENS = 1_000_000
 
 
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{title}\n{text(table)}")
     if not a.dry:
         record = {"stamp": results.stamp(f"python -m bench.index --model {a.model}"), **record}
-        results.store(a.output or RESULTS / f"{slug(describe_machine())}.json", f"index/{a.model}", record)
+        results.store(a.output or own_file(), f"index/{a.model}", record)
     return 0
 
 

@@ -20,14 +20,13 @@ import fucina
 from fucina.chat import ChatTemplate
 from fucina.decoding import Decoder
 from fucina.measure import results
-from fucina.measure.machine import describe_machine, slug
 from fucina.measure.tables import Table, text
 from fucina.ops.native.cores import default_threads
 from fucina.speculative import SamIndex, TokenRecycling
 from fucina.speculative.odds import MATCH_PRIOR
-from fucina.speculative.source import TopKRow
 
-from .speculation import RESULTS, loop_period, prompt_ids
+from .records import own_file
+from .speculation import loop_period, prompt_ids
 from .speculation_tasks import MAX_TOKENS, tasks
 
 CANDIDATES = 8
@@ -113,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{title}\n{text(table)}")
     if not a.dry:
         record = {"stamp": results.stamp(f"python -m bench.odds --model {a.model}"), **record}
-        results.store(a.output or RESULTS / f"{slug(describe_machine())}.json", f"odds/{a.model}", record)
+        results.store(a.output or own_file(), f"odds/{a.model}", record)
     return 0
 
 

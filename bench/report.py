@@ -10,9 +10,9 @@ from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
 from . import index, odds, speculation, streams, svg
+from .records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 PAGE = "docs/performance.md"
 IMAGES = "docs/images"
 _NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}

@@ -27,7 +27,6 @@ from fucina.chat import ChatTemplate
 from fucina.decoding import Decoder, DecodeStream
 from fucina.generation import Generation
 from fucina.measure import results
-from fucina.measure.machine import describe_machine, slug
 from fucina.measure.results import Spread
 from fucina.measure.tables import Table, spread, text
 from fucina.ops.native.cores import default_threads
@@ -41,11 +40,11 @@ from fucina.speculative import (
     default_table,
 )
 
+from .records import own_file
 from .speculation_tasks import KINDS, MAX_TOKENS, Task
 from .speculation_tasks import tasks as fixed_tasks
 from .streams import clocked
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SHORTEST = 24  # tokens of an output that is timed
 LONGEST_PERIOD = 32
 
@@ -279,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
     if not a.dry:
         command = f"python -m bench.speculation --model {a.model} --threads {a.threads} --rounds {a.rounds}"
         stamp = results.stamp(command + " --overhead" * a.overhead)
-        output = a.output or RESULTS / f"{slug(describe_machine())}.json"
+        output = a.output or own_file()
         name = "overhead" if a.overhead else "speculation"
         results.store(output, f"{name}/{a.model}", {"stamp": stamp, "costs": default_table().provenance, **record})
     return 0

@@ -24,10 +24,11 @@ import fucina
 from fucina.chat import Conversation, TurnBatch
 from fucina.errors import ResultsError
 from fucina.measure import results
-from fucina.measure.machine import describe_machine, slug
 from fucina.measure.results import Spread
 from fucina.measure.tables import Table, spread, text
 from fucina.ops.native.cores import default_threads
+
+from .records import own_file
 
 COUNTS = (1, 2, 4, 8, 16)
 SAMPLING: dict[str, dict[str, Any]] = {
@@ -196,9 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     settings = {"threads": threads, "rounds": rounds, "tokens": tokens, "repeats": repeats}
     record = results.rounded({"stamp": results.stamp(command), "settings": settings, "samples": samples})
-    output = a.output or (
-        None if a.quick else Path(__file__).resolve().parent / "results" / f"{slug(describe_machine())}.json"
-    )
+    output = a.output or (None if a.quick else own_file())
     if output:
         results.store(output, f"conversations/{name}", record)
     for title, table in tables(record):

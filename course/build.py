@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from course.files import write_text
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 MANIFEST = NOTEBOOKS / "manifest.json"
@@ -43,9 +45,7 @@ def read_manifest() -> dict[str, str]:
 def write_manifest() -> None:
     """Record the notebooks as they are now."""
     hashes = {p.name: digest(p) for p in notebook_paths()}
-    temporary = MANIFEST.with_suffix(".new")
-    temporary.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8", newline="\n")
-    os.replace(temporary, MANIFEST)
+    write_text(MANIFEST, json.dumps(hashes, indent=1) + "\n")
 
 
 def digest(path: Path) -> str:

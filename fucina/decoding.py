@@ -27,6 +27,14 @@ Sink = Callable[[int], Any]
 RowHook = Callable[[int, np.ndarray], None]
 
 
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many leading items of two lists are equal."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
 class RowModel(Protocol):
     """What decoding needs of a model: `fucina.Model` has it, and so does a toy of a few lines."""
 

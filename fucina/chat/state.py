@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..decoders import Document, reference_ids, reference_source
+from ..decoding import common_prefix
 from ..errors import (
     ContextFull,
     ConversationClosed,
@@ -231,14 +232,6 @@ class ConversationState:
     def _rewind(self, tokens: int) -> None:
         del self.history[tokens:]
         self.cache.truncate(self.prefix_rows + tokens)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many leading items of two lists are equal."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
 
 
 def check_ids(model: Model, ids: Iterable[int], name: str = "ids") -> list[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..decoding import common_prefix
 from ..errors import InvalidOption
 from .odds import CHAIN_PRIOR, HitRates
 from .recycling import EMPTY, TokenRecycling
@@ -228,19 +229,15 @@ class SpeculationIndex:
         if proposed is not None:
             proposed.rates.learn(proposed.match, proposed.tokens, committed)
         if pending is not None:
-            accepted = 0
-            for drafted, token in zip(pending.tokens[: pending.drafted], committed, strict=False):
-                if drafted != token:
-                    break
-                accepted += 1
-            pending.gate.record(pending.drafted, accepted)
+            verified = pending.tokens[: pending.drafted]
+            pending.gate.record(pending.drafted, common_prefix(verified, list(committed[: len(verified)])))
         for gate in self.gates.values():
             gate.count_down(len(committed))
         for reference in self.references:
             reference.gate.count_down(len(committed))
         fresh = as_ids(committed)
         ids = fresh.tolist()
-        told = ids if len(ids) <= FEW else fresh
+        told = ids if len(ids) <= FEW else fresh  # `as_ids` takes each sooner so
         self.conversation.observe(told)
         for reference in self.references:
             reference.index.advance(reference.cursor, told)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..decoding import Decoder, DecodeStream, PassTaken, RowHook, RowModel
+from ..decoding import Decoder, DecodeStream, PassTaken, RowHook, RowModel, common_prefix
 from ..errors import CannotRewind, InvalidOption, TopKFeedbackDisabled
 from ..kernels.top_k import top_ids
 from .cost_gate import CostGate, VerifyCost
@@ -261,9 +261,7 @@ class SpeculativeDecoder(Decoder):
     def _count(self, stream: DecodeStream, before: int, draft: list[int]) -> tuple[int, int]:
         """Enter a step into the counts, one that was broken off too; return how many were committed and accepted."""
         fresh, stats = stream.history[before:], self.stats
-        accepted = 0
-        while accepted < min(len(fresh), len(draft)) and fresh[accepted] == draft[accepted]:
-            accepted += 1
+        accepted = common_prefix(fresh, draft)
         chosen = len(fresh) + (stream.stop_token is not None)
         stats.steps += 1
         stats.spec_steps += self._kind == "verify"

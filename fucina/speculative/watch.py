@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from ..decoding import common_prefix
 from .options import Options
 
 
@@ -44,9 +45,7 @@ class Watch:
     def look(self, history: Sequence[int]) -> None:
         """Compare with what has been committed since."""
         fresh = history[self._start :]
-        accepted = 0
-        while accepted < min(len(fresh), len(self._draft)) and fresh[accepted] == self._draft[accepted]:
-            accepted += 1
+        accepted = common_prefix(fresh, self._draft)
         if self._draft and len(fresh) > accepted:  # a verify would have ended here, with a correction or a bonus
             self._entries.append((accepted + 1, len(self._draft), self._cost))
             self._draft = []

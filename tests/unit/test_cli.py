@@ -12,7 +12,6 @@ import pytest
 
 import fucina
 from fucina import hub
-from fucina.cli import main
 from tests.chat_model import write_chat_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,17 +27,6 @@ def model(path):
     model = fucina.load(path, backend="naive")
     yield model
     model.close()
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run the command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        status = main([str(a) for a in arguments])
-        return (status, *capsys.readouterr())
-
-    return run
 
 
 def naive(path):
@@ -407,9 +395,9 @@ def test_info(cli, path):
 
 
 def test_info_of_a_family_that_does_not_run_here(cli, tmp_path):
-    from fucina.gguf import GgmlType, write_gguf
-
     import numpy as np
+
+    from fucina.gguf import GgmlType, write_gguf
 
     strange = tmp_path / "strange.gguf"
     write_gguf(strange, {"general.architecture": "strange"}, {"a": (np.zeros((2, 3), np.float32), GgmlType.F32)})

@@ -7,7 +7,7 @@ import pytest
 
 import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch
-from fucina.chat.state import common_prefix
+from fucina.decoding import common_prefix
 from fucina.errors import (
     ChatTemplateError,
     ContextFull,

@@ -38,17 +38,6 @@ def kernels():
 
 
 @pytest.fixture
-def cli(capsys):
-    """Run a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        status = main([str(a) for a in arguments])
-        return (status, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def documents(tmp_path):
     """Two texts, one of them with a character of several bytes."""
     (tmp_path / "one.txt").write_text("the cat sät on the cat", encoding="utf-8")
