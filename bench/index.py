@@ -75,7 +75,9 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0."""
-    p = argparse.ArgumentParser(prog="python -m bench.index", description=(__doc__ or "").split("\n")[0].split(": ", 1)[1])
+    p = argparse.ArgumentParser(
+        prog="python -m bench.index", description=(__doc__ or "").split("\n")[0].split(": ", 1)[1]
+    )
     p.add_argument("--model", default="smollm2", help="whose tokenizer, a known name (smollm2)")
     p.add_argument("--tokens", type=int, default=TOKENS, help="1,000,000 by default")
     p.add_argument("--rounds", type=int, default=5)

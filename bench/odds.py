@@ -46,7 +46,9 @@ class Count:
         self.hits[name] += hit
 
 
-def replay(count: Count, prompt: Sequence[int], reply: Sequence[int], tops: Sequence[Sequence[int]], vocab: int) -> None:
+def replay(
+    count: Count, prompt: Sequence[int], reply: Sequence[int], tops: Sequence[Sequence[int]], vocab: int
+) -> None:
     """Ask the sources before every token of a reply; tops are the best tokens of the row that chose it."""
     index, recycling = SamIndex(1, 1 << 30), TokenRecycling(vocab)
     index.observe(np.array(prompt))
@@ -78,7 +80,13 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         if name.startswith("match "):
             low = int(name.split()[1])
             high = classes[CLASSES.index(low)]
-            wide = f"{low} tokens" if high == low + 1 else f"{low} to {high - 1} tokens" if high else f"{low} tokens or more"
+            wide = (
+                f"{low} tokens"
+                if high == low + 1
+                else f"{low} to {high - 1} tokens"
+                if high
+                else f"{low} tokens or more"
+            )
             label = f"the text after a match of {wide}"
         body.append([label, str(trials), f"{hits / trials:.0%}"])
     return [("how often a source has the next token", (["source", "positions", "right"], body))]

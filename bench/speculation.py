@@ -235,7 +235,9 @@ def overhead_tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         found = [run[kind] for run in record["runs"] if kind in run]
         beside = Spread.of([1e6 * b for _, b, _ in found])
         share = Spread.of([b / p for _, b, p in found])
-        body.append([kind, f"{sum(int(n) for n, _, _ in found)}", spread(beside), f"{share.median:.1%}", f"{limit:.0%}"])
+        body.append(
+            [kind, f"{sum(int(n) for n, _, _ in found)}", spread(beside), f"{share.median:.1%}", f"{limit:.0%}"]
+        )
     header = ["step", "steps", "microseconds beside the pass", "of the pass", "limit"]
     return [("what drafting, observing and gating take", (header, body))]
 

@@ -33,7 +33,9 @@ def notebook_paths(names: list[str] | None = None) -> list[Path]:
         return every
     chosen = [p for p in every if any(p.name.startswith(Path(n).name) for n in names)]
     if not chosen:
-        raise SystemExit(f"no notebook begins with {', '.join(names)}; there are: {', '.join(p.name for p in every) or 'none'}")
+        raise SystemExit(
+            f"no notebook begins with {', '.join(names)}; there are: {', '.join(p.name for p in every) or 'none'}"
+        )
     return chosen
 
 
@@ -125,8 +127,10 @@ def build(names: list[str], check: bool) -> int:
         try:
             tempfile.TemporaryFile(dir=NOTEBOOKS).close()
         except OSError as error:
-            print(f"cannot write in {NOTEBOOKS.name}/: {error.strerror}. --check only looks at what is stored.",
-                  file=sys.stderr)
+            print(
+                f"cannot write in {NOTEBOOKS.name}/: {error.strerror}. --check only looks at what is stored.",
+                file=sys.stderr,
+            )
             return 2
     for path in notebook_paths(names):
         if not check:

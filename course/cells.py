@@ -63,17 +63,23 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
     if same_code(text, exercise.starter) and not force:
         if untouched:
             return Saved(SAME, "")
-        return Saved(KEPT, f"The cell holds the untouched starter, {file_name} holds your work: the file was graded. "
-                           f"`%load_exercise {exercise.name}` brings it into a cell.")
+        return Saved(
+            KEPT,
+            f"The cell holds the untouched starter, {file_name} holds your work: the file was graded. "
+            f"`%load_exercise {exercise.name}` brings it into a cell.",
+        )
     if untouched or force or progress.entry(exercise.name).get("cell") == part_hash(part):
         if force and not untouched:
             files.backup(chapter)
         files.save(chapter, exercise, text)
         progress.note(exercise.name, cell=part_hash(text))
         return Saved(SAVED, f"Saved in {file_name}.")
-    return Saved(CONFLICT, f"Not saved: {file_name} was changed elsewhere since this cell was saved. The file was "
-                           f"graded. `%%exercise {exercise.name} --save` overwrites it (it is kept aside), "
-                           f"`%load_exercise {exercise.name}` brings the file's text into a cell.")
+    return Saved(
+        CONFLICT,
+        f"Not saved: {file_name} was changed elsewhere since this cell was saved. The file was "
+        f"graded. `%%exercise {exercise.name} --save` overwrites it (it is kept aside), "
+        f"`%load_exercise {exercise.name}` brings the file's text into a cell.",
+    )
 
 
 def _unreadable(text: str) -> str:

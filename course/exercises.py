@@ -64,8 +64,16 @@ class Exercise:
     """
 
     def __init__(
-        self, name: str, *, title: str, points: int, level: str, section: str, hints: list[str],
-        cpu_seconds: float = 3.0, memory_mb: int = 512,
+        self,
+        name: str,
+        *,
+        title: str,
+        points: int,
+        level: str,
+        section: str,
+        hints: list[str],
+        cpu_seconds: float = 3.0,
+        memory_mb: int = 512,
     ) -> None:
         self.name = name
         self.title = title

@@ -134,8 +134,10 @@ def locked(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         except LockTimeout as error:
             raise FilesError(f"{error}; close other course commands and try again") from None
         except OSError as error:
-            raise FilesError(f"cannot write {path}: {error.strerror or error}. "
-                             "FUCINA_COURSE_STATE can name another folder for what the course keeps.") from error
+            raise FilesError(
+                f"cannot write {path}: {error.strerror or error}. "
+                "FUCINA_COURSE_STATE can name another folder for what the course keeps."
+            ) from error
         yield
 
 

@@ -36,8 +36,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, waiting: Callable[[], None] | None = None, poll: float = 0.2,
-              seconds: float | None = None) -> Iterator[int]:
+def exclusive(
+    path: Path, waiting: Callable[[], None] | None = None, poll: float = 0.2, seconds: float | None = None
+) -> Iterator[int]:
     """Hold the lock on `path` (made if need be); yields the descriptor that holds it.
 
     Parameters

@@ -72,13 +72,17 @@ def solution(name: str, show: bool = False) -> None:
     try:
         _, exercise = _course.exercise(name)
         if not show and not lessons.passed(_course, exercise.name):
-            return _tell(f'{exercise.name} is not passed yet. Try hint("{exercise.name}") first; '
-                         f'solution("{exercise.name}", show=True) shows it all the same.')
+            return _tell(
+                f'{exercise.name} is not passed yet. Try hint("{exercise.name}") first; '
+                f'solution("{exercise.name}", show=True) shows it all the same.'
+            )
         text = lessons.solution_text(_course, exercise.name)
     except PROBLEMS as error:
         return _tell(str(error))
-    page = (f"<details open><summary>Solution of {html.escape(exercise.name)}</summary>"
-            f"{feedback.preformatted(text.splitlines())}</details>")
+    page = (
+        f"<details open><summary>Solution of {html.escape(exercise.name)}</summary>"
+        f"{feedback.preformatted(text.splitlines())}</details>"
+    )
     return _show(Card(page, [f"# {exercise.name}", *text.splitlines()]))
 
 
@@ -92,8 +96,10 @@ def progress() -> None:
             points = sum(exercise.points for exercise in chapter.exercises)
             best = sum(entries.get(exercise.name, {}).get("best", 0) for exercise in chapter.exercises)
             title = html.escape(f"{chapter.chapter} {chapter.title}")
-            page.append(f'<tr><td style="text-align:left">{title}</td>'
-                        f"<td><code>{bar(best, points)}</code></td><td>{best} of {points} points</td></tr>")
+            page.append(
+                f'<tr><td style="text-align:left">{title}</td>'
+                f"<td><code>{bar(best, points)}</code></td><td>{best} of {points} points</td></tr>"
+            )
     except PROBLEMS as error:
         return _tell(str(error))
     return _show(Card(f"<table>{''.join(page)}</table><div>{html.escape(rows[-1])}</div>", rows))
@@ -130,8 +136,10 @@ class _Graded(Card):
         _, exercise = _course.exercise(result.exercise)
         shown = Progress(_course).entry(exercise.name).get("hints", 0)
         rows = feedback.lines(result, _course.root, len(exercise.hints), shown)
-        super().__init__(feedback.as_html(result, _course.root, len(exercise.hints), shown, notes),
-                         rows[:1] + ["  " + note for note in notes] + rows[1:])
+        super().__init__(
+            feedback.as_html(result, _course.root, len(exercise.hints), shown, notes),
+            rows[:1] + ["  " + note for note in notes] + rows[1:],
+        )
         self.grade = result
 
 

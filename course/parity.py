@@ -49,8 +49,13 @@ class Parity:
         Look for llama.cpp too (in this Python, or in the one that FUCINA_LLAMA_PYTHON names).
     """
 
-    def __init__(self, model: Model | str = "smollm2", prompt: str = "The capital of France is", tokens: int = 8,
-                 peer: bool = True) -> None:
+    def __init__(
+        self,
+        model: Model | str = "smollm2",
+        prompt: str = "The capital of France is",
+        tokens: int = 8,
+        peer: bool = True,
+    ) -> None:
         if tokens < 2:
             raise ValueError(f"tokens must be 2 or more, got {tokens}")
         self.native = load(model) if isinstance(model, str) else model
@@ -67,8 +72,9 @@ class Parity:
     def naive(self) -> Model:
         """The same model in our NumPy interpreter, opened when it is first needed."""
         if self._naive is None:
-            self._naive = load(self.native.path, backend="naive", context=self.native.context,
-                               cache_dtype=self.native.cache_dtype)
+            self._naive = load(
+                self.native.path, backend="naive", context=self.native.context, cache_dtype=self.native.cache_dtype
+            )
         return self._naive
 
     # --- what can be compared -----------------------------------------------------------------------------------------
@@ -100,12 +106,19 @@ class Parity:
             return Comparison(title, "", [], [blame(function, error)])
         whole = (perf_counter() - start) * sum(t.nbytes for t in chosen) / few.nbytes
         if whole > PATIENCE:
-            note = (f"{origin(function)} would take about {whole / 60:.0f} minutes for this model. Let NumPy work on "
-                    "all rows and blocks at once, without a Python loop over them.")
+            note = (
+                f"{origin(function)} would take about {whole / 60:.0f} minutes for this model. Let NumPy work on "
+                "all rows and blocks at once, without a Python loop over them."
+            )
             return Comparison(title, "", [], [note])
         self._measure_ours()
-        mine = load(self.native.path, backend="naive", context=self.native.context,
-                    cache_dtype=self.native.cache_dtype, dequantize={format: function})
+        mine = load(
+            self.native.path,
+            backend="naive",
+            context=self.native.context,
+            cache_dtype=self.native.cache_dtype,
+            dequantize={format: function},
+        )
         row, troubles = self._try("yours, in NumPy", function, _stream_of(mine), nullcontext)
         mine.close()
         if row.ran:
@@ -164,8 +177,15 @@ class Parity:
         agree = [a == b for a, b in zip(said, self._said, strict=True)]
         error = (logits - self._logits).astype(np.float64)
         first = "" if all(agree) else self.native.tokenizer.decode([said[agree.index(False)]])
-        return Row(who, sum(agree), len(agree), first, float(np.sqrt(np.mean(error**2))), float(np.abs(error).max()),
-                   1 / seconds)
+        return Row(
+            who,
+            sum(agree),
+            len(agree),
+            first,
+            float(np.sqrt(np.mean(error**2))),
+            float(np.abs(error).max()),
+            1 / seconds,
+        )
 
     def _run_peer(self, python: str) -> Row:
         worker = Worker(Side(PEER, "llama.cpp", str(self.native.path), {"threads": self.native.threads}, python))
@@ -179,16 +199,20 @@ class Parity:
             worker.close()
         return self._row(PEER, logits, min(seconds))
 
-    def _try(self, who: str, function: Any, open_stream: Callable[[], Rows], inside: Callable[[], Any]
-             ) -> tuple[Row, list[str]]:
+    def _try(
+        self, who: str, function: Any, open_stream: Callable[[], Rows], inside: Callable[[], Any]
+    ) -> tuple[Row, list[str]]:
         """Run the learner's code; what goes wrong becomes a message, and then the engine shows that it is unharmed."""
         try:
             with inside():
                 return self._run(who, open_stream)[0], []
         except (Exception, SystemExit) as error:
             _, again = self._run(NATIVE, _stream_of(self.native))
-            after = ("The engine itself is unharmed: it gives the same bits as before." if again.tobytes() == self._bits
-                     else "The engine gives other bits than before: that is a fault of ours, please report it.")
+            after = (
+                "The engine itself is unharmed: it gives the same bits as before."
+                if again.tobytes() == self._bits
+                else "The engine gives other bits than before: that is a fault of ours, please report it."
+            )
             return Row(who), [blame(function, error), after]
 
     def _told(self, title: str, mine: list[Row], troubles: list[str]) -> Comparison:
@@ -209,8 +233,10 @@ def _stream_of(model: Model) -> Callable[[], Rows]:
 def _checked(rows: Rows, tokens: Sequence[int], vocab: int) -> np.ndarray:
     logits = np.asarray(rows(list(tokens)))
     if logits.shape != (len(tokens), vocab) or logits.dtype.kind != "f":
-        raise ValueError(f"the logits of {len(tokens)} tokens are {logits.dtype} {list(logits.shape)}, "
-                         f"expected float32 {[len(tokens), vocab]}")
+        raise ValueError(
+            f"the logits of {len(tokens)} tokens are {logits.dtype} {list(logits.shape)}, "
+            f"expected float32 {[len(tokens), vocab]}"
+        )
     if not np.isfinite(logits).all():
         raise ValueError(f"{np.count_nonzero(~np.isfinite(logits))} logits are not finite")
     return logits.astype(np.float32)

@@ -44,8 +44,13 @@ class Row:
         """The row as text."""
         if not self.ran:
             return (self.who, "did not run", "", "", "")
-        return (self.who, f"{self.agree} of {self.positions}", f"{self.rms:.2g}", f"{self.largest:.2g}",
-                f"{self.rate:.1f}" if self.rate < 100 else f"{self.rate:.0f}")
+        return (
+            self.who,
+            f"{self.agree} of {self.positions}",
+            f"{self.rms:.2g}",
+            f"{self.largest:.2g}",
+            f"{self.rate:.1f}" if self.rate < 100 else f"{self.rate:.0f}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,18 @@ class Comparison:
         say = html.escape
         parts = [f"<div><b>{say(self.title)}</b></div>"]
         if self.rows:
-            head = "".join(f'<th style="text-align:{"right" if i else "left"}">{say(h)}</th>'
-                           for i, h in enumerate(HEADER))
-            body = "".join("<tr>" + "".join(
-                f'<td style="text-align:{"right" if i else "left"}">{say(c)}</td>' for i, c in enumerate(row.cells()))
-                + "</tr>" for row in self.rows)
+            head = "".join(
+                f'<th style="text-align:{"right" if i else "left"}">{say(h)}</th>' for i, h in enumerate(HEADER)
+            )
+            body = "".join(
+                "<tr>"
+                + "".join(
+                    f'<td style="text-align:{"right" if i else "left"}">{say(c)}</td>'
+                    for i, c in enumerate(row.cells())
+                )
+                + "</tr>"
+                for row in self.rows
+            )
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         if self.text:
             parts.append(f"<div>text: <code>{say(printable(self.text))}</code></div>")

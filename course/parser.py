@@ -164,16 +164,20 @@ class _Parser:
             if target not in written:
                 raise self.fail(node, f"replaces {target!r}, expected one of {written}")
             wrongs.append(WrongSolution(node.name, target, message, self.cut(node)))
-        return ExerciseSource(**{
-            **fields, "definitions": tuple(fields["definitions"]), "wrongs": tuple(wrongs),
-            "checks": tuple(fields["checks"]),
-        })
+        return ExerciseSource(
+            **{
+                **fields,
+                "definitions": tuple(fields["definitions"]),
+                "wrongs": tuple(wrongs),
+                "checks": tuple(fields["checks"]),
+            }
+        )
 
     def cut(self, node: ast.AST, whole_lines: bool = True) -> str:
         """The source of a node without its decorators and without any `@given` inside it."""
         if not whole_lines:
             return ast.get_source_segment(self.text, node) or ""
-        lines = self.lines[node.lineno - 1:node.end_lineno]
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
         return "\n".join(line for line in lines if line.strip() != "@given")
 
     def solution(self, node: ast.FunctionDef | ast.ClassDef, name: str) -> Definition:
@@ -187,13 +191,13 @@ class _Parser:
         """Signature and docstring of a function, and one line that says that nothing is there yet."""
         has_doc = ast.get_docstring(node) is not None
         last = node.body[0].end_lineno if has_doc else node.body[0].lineno - 1
-        head = self.lines[node.lineno - 1:last]
+        head = self.lines[node.lineno - 1 : last]
         indent = " " * (node.col_offset + 4)
         return "\n".join([*head, indent + STUB.format(name=name)])
 
     def class_starter(self, node: ast.ClassDef, name: str) -> str:
         """A class with its docstring, its fields and given methods whole, and stubs for the other methods."""
-        blocks = ["\n".join(self.lines[node.lineno - 1:node.body[0].end_lineno])]
+        blocks = ["\n".join(self.lines[node.lineno - 1 : node.body[0].end_lineno])]
         for item in node.body[1:]:
             if isinstance(item, ast.FunctionDef):
                 kept = any(isinstance(d, ast.Name) and d.id == "given" for d in item.decorator_list)
@@ -208,7 +212,9 @@ class _Parser:
         """The imports that solutions and given code use; those of the checks stay out of the starter."""
         texts = [d.text for d in self.head] + [d.text for e in exercises for d in e.definitions]
         used = {
-            node.id for text in texts for node in ast.walk(ast.parse(textwrap.dedent(text)))
+            node.id
+            for text in texts
+            for node in ast.walk(ast.parse(textwrap.dedent(text)))
             if isinstance(node, ast.Name)
         }
         kept = []

@@ -23,8 +23,20 @@ from course.source import SourceError
 from course.teaching import commands as teaching
 from course.terminal import listing, paragraph, record, say, show_grade, summary
 
-COMMANDS = ("check", "hint", "solution", "list", "watch", "progress", "reset", "report", "export", "grade", "generate",
-            "build")
+COMMANDS = (
+    "check",
+    "hint",
+    "solution",
+    "list",
+    "watch",
+    "progress",
+    "reset",
+    "report",
+    "export",
+    "grade",
+    "generate",
+    "build",
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,9 +87,18 @@ def main(argv: list[str], course: Course | None = None) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     run: dict[str, Callable[[Course, argparse.Namespace], int]] = {
-        "check": _check, "hint": _hint, "solution": _solution, "list": _list, "watch": _watch,
-        "progress": _progress, "reset": _reset, "report": _report, "generate": _generate, "build": _build,
-        "export": teaching.run_export, "grade": teaching.run_grade,
+        "check": _check,
+        "hint": _hint,
+        "solution": _solution,
+        "list": _list,
+        "watch": _watch,
+        "progress": _progress,
+        "reset": _reset,
+        "report": _report,
+        "generate": _generate,
+        "build": _build,
+        "export": teaching.run_export,
+        "grade": teaching.run_grade,
     }
     try:
         return run[arguments.command](course or Course(), arguments)
@@ -112,8 +133,11 @@ def _check(course: Course, arguments: argparse.Namespace) -> int:
         say(json.dumps([result.to_json() for result in grades], indent=1))
     elif len(grades) > 1:
         passed = sum(result.passed for result in grades)
-        say("", f"{passed} of {len(grades)} passed, {sum(g.score for g in grades)} of "
-                f"{sum(g.points for g in grades)} points")
+        say(
+            "",
+            f"{passed} of {len(grades)} passed, {sum(g.score for g in grades)} of "
+            f"{sum(g.points for g in grades)} points",
+        )
     return 0 if grades and all(result.passed for result in grades) else 1
 
 
@@ -136,8 +160,10 @@ def _hint(course: Course, arguments: argparse.Namespace) -> int:
 def _solution(course: Course, arguments: argparse.Namespace) -> int:
     _, exercise = course.exercise(arguments.name)
     if not arguments.yes and not lessons.passed(course, exercise.name):
-        say(f"{exercise.name} is not passed yet. Try a hint first: `python3 -m course hint {exercise.name}`.",
-            f"To read the solution all the same: `python3 -m course solution {exercise.name} --yes`.")
+        say(
+            f"{exercise.name} is not passed yet. Try a hint first: `python3 -m course hint {exercise.name}`.",
+            f"To read the solution all the same: `python3 -m course solution {exercise.name} --yes`.",
+        )
         return 1
     say(f"# {exercise.name} - {exercise.title}", "", *lessons.solution_text(course, exercise.name).splitlines())
     return 0
@@ -196,8 +222,10 @@ def _build(course: Course, arguments: argparse.Namespace) -> int:
 def _generate(course: Course, arguments: argparse.Namespace) -> int:
     if arguments.check:
         names = stale(course)
-        say(*[f"not in step with solutions/: {name} (run `python3 -m course generate`)" for name in names]
-            or ["exercises/ is in step with solutions/"])
+        say(
+            *[f"not in step with solutions/: {name} (run `python3 -m course generate`)" for name in names]
+            or ["exercises/ is in step with solutions/"]
+        )
         return 1 if names else 0
     done = generate(course, force=arguments.force)
     for verb, files in (("written", done.written), ("removed", done.removed)):

@@ -92,8 +92,14 @@ class Progress:
             entry = entries.setdefault(exercise.name, {})
             if entry.get("hash") != part_hash(part):
                 entry["attempts"] = entry.get("attempts", 0) + 1
-            entry.update(outcome=grade.outcome, score=grade.score, points=grade.points, hash=part_hash(part),
-                         starter=part_hash(exercise.starter), best=max(grade.score, entry.get("best", 0)))
+            entry.update(
+                outcome=grade.outcome,
+                score=grade.score,
+                points=grade.points,
+                hash=part_hash(part),
+                starter=part_hash(exercise.starter),
+                best=max(grade.score, entry.get("best", 0)),
+            )
             if grade.passed:
                 entry.setdefault("passed_at", now)
                 entry["passed_hash"] = part_hash(part)

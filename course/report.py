@@ -31,10 +31,15 @@ def build(course: Course, target: str = "exercises") -> dict[str, Any]:
             if target == "exercises":
                 record(course, result)
             grades.append({**result.to_json(), "path": feedback.short_path(result.path, course.root)})
-        chapters.append({
-            "chapter": chapter.chapter, "title": chapter.title, "score": sum(g["score"] for g in grades),
-            "points": sum(g["points"] for g in grades), "exercises": grades,
-        })
+        chapters.append(
+            {
+                "chapter": chapter.chapter,
+                "title": chapter.title,
+                "score": sum(g["score"] for g in grades),
+                "points": sum(g["points"] for g in grades),
+                "exercises": grades,
+            }
+        )
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
@@ -66,10 +71,14 @@ def table(document: dict[str, Any]) -> list[str]:
             checks = result["checks"]
             passed = sum(check["status"] == "passed" for check in checks)
             of = f"{passed} of {len(checks)} checks" if checks else ""
-            rows.append(f"  {result['exercise']:<24} {result['outcome']:<14} {result['score']:>3} of "
-                        f"{result['points']:>3}   {of:<16} {result['path']}  {result['digest'][:12]}")
-    rows.append(f"[{bar(document['score'], document['points'])}] {document['score']} of {document['points']} points, "
-                f"{document['passed']} of {document['exercises']} exercises passed")
+            rows.append(
+                f"  {result['exercise']:<24} {result['outcome']:<14} {result['score']:>3} of "
+                f"{result['points']:>3}   {of:<16} {result['path']}  {result['digest'][:12]}"
+            )
+    rows.append(
+        f"[{bar(document['score'], document['points'])}] {document['score']} of {document['points']} points, "
+        f"{document['passed']} of {document['exercises']} exercises passed"
+    )
     rows.append(", ".join(f"{name} {value}" for name, value in document["versions"].items()))
     return [feedback.ascii_only(row) for row in rows]
 
@@ -95,17 +104,19 @@ def page(document: dict[str, Any]) -> str:
     say = html.escape
     versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     parts = [
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>fucina: report</title>"
-        "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: report</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{STYLE}</style></head><body><h1>Report</h1>",
         f"<p>{document['score']} of {document['points']} points, {document['passed']} of {document['exercises']} "
         f"exercises passed. {meter(document['score'], document['points'])}</p>",
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
     ]
     for chapter in document["chapters"]:
-        parts.append(f"<section><h2>{say(chapter['chapter'])} {say(chapter['title'])}</h2>"
-                     f"<p>{chapter['score']} of {chapter['points']} points "
-                     f"{meter(chapter['score'], chapter['points'])}</p>")
+        parts.append(
+            f"<section><h2>{say(chapter['chapter'])} {say(chapter['title'])}</h2>"
+            f"<p>{chapter['score']} of {chapter['points']} points "
+            f"{meter(chapter['score'], chapter['points'])}</p>"
+        )
         parts += [exercise_html(result) for result in chapter["exercises"]]
         parts.append("</section>")
     return "".join(parts) + "</body></html>\n"
@@ -123,7 +134,7 @@ def exercise_html(data: dict[str, Any], opened: bool = True) -> str:
     kind = result.outcome.replace(" ", "")
     parts = [
         f"<details{' open' if opened and result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> "
-        f"{say(result.title)}: <span class=\"{kind}\">{say(result.outcome)}</span>, {result.score} of {result.points} "
+        f'{say(result.title)}: <span class="{kind}">{say(result.outcome)}</span>, {result.score} of {result.points} '
         f"points</summary><p><code>{say(result.path)}</code>, SHA-256 <code>{say(result.digest)}</code></p>",
     ]
     if result.message:

@@ -51,8 +51,10 @@ def listing(course: Course) -> list[str]:
         for exercise in chapter.exercises:
             state = standing(entries.get(exercise.name, {}), exercise, files.glance(chapter, exercise))
             remark = f"   {REMARKS[state]}" if state in REMARKS else ""
-            rows.append(f"  {WORDS[state]} {exercise.name:<24} {exercise.level:<7}{exercise.points:>3} points   "
-                        f"{exercise.title}{remark}")
+            rows.append(
+                f"  {WORDS[state]} {exercise.name:<24} {exercise.level:<7}{exercise.points:>3} points   "
+                f"{exercise.title}{remark}"
+            )
     return [*rows, "", "[x] passed   [.] not yet   [ ] not attempted"]
 
 
@@ -70,8 +72,10 @@ def summary(course: Course) -> list[str]:
                 following = f"Next: {exercise.name} - {exercise.title} ({files.path(chapter).name})"
         points = sum(exercise.points for exercise in chapter.exercises)
         passed = sum(bool(entries.get(e.name, {}).get("passed_at")) for e in chapter.exercises)
-        rows.append(f"{chapter.chapter}  [{bar(best, points)}] {best:>3} of {points:>3} points, "
-                    f"{passed} of {len(chapter.exercises)} passed")
+        rows.append(
+            f"{chapter.chapter}  [{bar(best, points)}] {best:>3} of {points:>3} points, "
+            f"{passed} of {len(chapter.exercises)} passed"
+        )
         done, total = done + best, total + points
     rows.append(f"all   [{bar(done, total)}] {done:>3} of {total:>3} points")
     return [*rows, following or "All exercises are passed."]

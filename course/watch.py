@@ -40,8 +40,14 @@ class Watcher:
         Where to write, and where keys come from.
     """
 
-    def __init__(self, course: Course, start: str | None = None, manual: bool = False, out: TextIO | None = None,
-                 keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        course: Course,
+        start: str | None = None,
+        manual: bool = False,
+        out: TextIO | None = None,
+        keys: Keys | None = None,
+    ) -> None:
         self.course = course
         self.files = ExerciseFiles(course)
         self.manual = manual
@@ -58,8 +64,12 @@ class Watcher:
         warm()
         self.look()
         with self.keys:
-            self.say(RULE, "Watching exercises/ - save a file to have it checked." if not self.manual else
-                     "Press Enter to check the current exercise.")
+            self.say(
+                RULE,
+                "Watching exercises/ - save a file to have it checked."
+                if not self.manual
+                else "Press Enter to check the current exercise.",
+            )
             self.introduce()
             try:
                 while True:
@@ -186,10 +196,19 @@ class Watcher:
             self.current = self.course.all()[0][1].name
             self.say("All exercises are passed.")
         chapter, exercise = self.course.exercise(self.current)
-        line = next((number for number, text in enumerate((self._text(chapter) or "").splitlines(), start=1)
-                     if text.startswith(f"# %% {exercise.name}")), 1)
-        self.say("", f"{exercise.name} - {exercise.title} ({exercise.points} points, {exercise.level})",
-                 f"  exercises/{chapter.file_name}:{line}")
+        line = next(
+            (
+                number
+                for number, text in enumerate((self._text(chapter) or "").splitlines(), start=1)
+                if text.startswith(f"# %% {exercise.name}")
+            ),
+            1,
+        )
+        self.say(
+            "",
+            f"{exercise.name} - {exercise.title} ({exercise.points} points, {exercise.level})",
+            f"  exercises/{chapter.file_name}:{line}",
+        )
         self.menu()
 
     def menu(self) -> None:

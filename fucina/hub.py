@@ -74,7 +74,9 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
         return path
     if isinstance(name_or_path, str) and path.name == name_or_path and path.suffix != ".gguf":
         raise _unknown(name_or_path)
-    raise ModelNotFound(f"there is no file {str(name_or_path)!r}: expected a .gguf file, or a name from `fucina models`")
+    raise ModelNotFound(
+        f"there is no file {str(name_or_path)!r}: expected a .gguf file, or a name from `fucina models`"
+    )
 
 
 def _unknown(name: str) -> ModelNotFound:
@@ -261,7 +263,9 @@ def _is_own(folder: Path) -> bool:
         info = folder.lstat()
     except OSError:
         return False
-    return not hasattr(os, "getuid") or (stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o022)
+    return not hasattr(os, "getuid") or (
+        stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o022
+    )
 
 
 def _has_size(path: Path | None, size: int | None) -> bool:

@@ -62,7 +62,9 @@ def load(
         cache_dtype = "f32" if all(t.ggml_type == GgmlType.F32 for t in matrices) else "f16"
     trained = family.config.context_length
     if context is not None and context > trained:
-        warnings.warn(f"context of {context} positions is longer than the {trained} this model was trained with", stacklevel=2)
+        warnings.warn(
+            f"context of {context} positions is longer than the {trained} this model was trained with", stacklevel=2
+        )
     context = context or trained
     interpreter: Any
     if backend == "naive":

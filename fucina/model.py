@@ -61,7 +61,13 @@ class Model:
     """
 
     def __init__(
-        self, file: GgufFile, family: LoadedFamily, tokenizer: Tokenizer, interpreter: Any, context: int, cache_dtype: str
+        self,
+        file: GgufFile,
+        family: LoadedFamily,
+        tokenizer: Tokenizer,
+        interpreter: Any,
+        context: int,
+        cache_dtype: str,
     ) -> None:
         self.config, self.weights, self.tokenizer = family.config, family.weights, tokenizer
         self.context, self.cache_dtype = context, cache_dtype
@@ -119,7 +125,9 @@ class Model:
         """
         capacity = self.context if capacity is None else capacity
         if isinstance(capacity, (int, np.integer)) and capacity > self.context:
-            raise KvCacheOverflow(f"capacity {capacity} is above the context of {self.context}; load with context={capacity}")
+            raise KvCacheOverflow(
+                f"capacity {capacity} is above the context of {self.context}; load with context={capacity}"
+            )
         return KvCache(self._geometry, capacity, self.cache_dtype, self._fingerprint)
 
     # --- passes -------------------------------------------------------------------------------------------------------
@@ -193,7 +201,9 @@ class Model:
         if ids.size == 0:
             raise EmptyInput("a pass needs at least one token, got none")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise TokenOutOfRange(f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}")
+            raise TokenOutOfRange(
+                f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}"
+            )
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.config.vocab_size:
             bad = low if low < 0 else high
@@ -210,9 +220,13 @@ class Model:
             if want not in _WANTS:
                 raise InvalidOption(f"stream {i}: want must be one of {', '.join(_WANTS)}, got {want!r}")
             if cache.geometry != self._geometry or cache.dtype != self.cache_dtype:
-                raise KvCacheShapeMismatch(f"stream {i}: the cache was not made by this model (geometry or dtype differ)")
+                raise KvCacheShapeMismatch(
+                    f"stream {i}: the cache was not made by this model (geometry or dtype differ)"
+                )
             if cache.fingerprint != self._fingerprint:
-                raise KvCacheShapeMismatch(f"stream {i}: the cache belongs to another model; use this model's new_cache()")
+                raise KvCacheShapeMismatch(
+                    f"stream {i}: the cache belongs to another model; use this model's new_cache()"
+                )
             ids = self.check_tokens(tokens)
             if cache.len + len(ids) > min(cache.capacity, self.context):
                 raise KvCacheOverflow(
@@ -231,7 +245,9 @@ class Model:
             self._lock, self._owner, self._process = threading.Lock(), None, os.getpid()
         me = threading.get_ident()
         if self._owner == me:
-            raise ReentrantForward("this model is in the middle of a pass; an op or host stage cannot start another one")
+            raise ReentrantForward(
+                "this model is in the middle of a pass; an op or host stage cannot start another one"
+            )
         with self._lock:
             self._owner = me
             try:

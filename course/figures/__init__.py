@@ -14,6 +14,19 @@ from .svg import Drawing, Figure
 from .tokens import accept_reject, token_strip
 
 __all__ = [
-    "Drawing", "Figure", "accept_reject", "bars", "block_bytes", "cache_rows", "course_map", "curves", "loop_states",
-    "prefix_pool", "quant_grid", "slider", "state_graph", "token_strip", "transformer_layer",
+    "Drawing",
+    "Figure",
+    "accept_reject",
+    "bars",
+    "block_bytes",
+    "cache_rows",
+    "course_map",
+    "curves",
+    "loop_states",
+    "prefix_pool",
+    "quant_grid",
+    "slider",
+    "state_graph",
+    "token_strip",
+    "transformer_layer",
 ]

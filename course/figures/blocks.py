@@ -10,8 +10,9 @@ COLOURS = (ORANGE, PURPLE, BLUE, GREEN, SKY)
 PER_ROW = 20
 
 
-def block_bytes(fields: Sequence[tuple[str, int]], values: int | None, data: bytes | None = None,
-                title: str = "One block") -> Figure:
+def block_bytes(
+    fields: Sequence[tuple[str, int]], values: int | None, data: bytes | None = None, title: str = "One block"
+) -> Figure:
     """A block byte by byte: which bytes are scale, minimum and quants, and what a weight costs in bits.
 
     Parameters
@@ -57,5 +58,8 @@ def block_bytes(fields: Sequence[tuple[str, int]], values: int | None, data: byt
         return Figure(drawing, title, f"{title}: " + "; ".join(told) + f". {total} bytes.")
     bits = 8 * total / values
     drawing.text(left, y + 12, f"{total} bytes for {values} weights: {bits:g} bits a weight", 12, "start", bold=True)
-    return Figure(drawing, title, f"{title}: " + "; ".join(told)
-                  + f". {total} bytes for {values} weights, {bits:g} bits a weight.")
+    return Figure(
+        drawing,
+        title,
+        f"{title}: " + "; ".join(told) + f". {total} bytes for {values} weights, {bits:g} bits a weight.",
+    )

@@ -9,8 +9,14 @@ from course.figures.svg import BLUE, GREEN, ORANGE, Drawing, Figure, columns, pr
 CELL = 46
 
 
-def cache_rows(length: int, capacity: int, rewind_to: int | None = None, again: int = 0,
-               labels: Sequence[str | bytes] | None = None, title: str = "KV cache") -> Figure:
+def cache_rows(
+    length: int,
+    capacity: int,
+    rewind_to: int | None = None,
+    again: int = 0,
+    labels: Sequence[str | bytes] | None = None,
+    title: str = "KV cache",
+) -> Figure:
     """A cache as a row of positions: those that count, those that are left over, those that are free.
 
     Parameters
@@ -54,18 +60,31 @@ def cache_rows(length: int, capacity: int, rewind_to: int | None = None, again: 
                 drawing.rect(x + 1, top, cell - 2, 28, stroke="var(--line)", dash="1 3")
             if cell >= 20:
                 text = shown[p] if p < len(shown) and p < written and not fresh else str(p)
-                drawing.text(x + cell / 2, top + 19, text, 12, fill="var(--ink)" if p < counted else "var(--soft)",
-                             mono=True)
+                drawing.text(
+                    x + cell / 2, top + 19, text, 12, fill="var(--ink)" if p < counted else "var(--soft)", mono=True
+                )
         at = left + counted * cell
         drawing.arrow(at, top + 52, at, top + 30)
         anchor = "start" if (capacity - counted) * cell > 60 else "end"
         drawing.text(at + (5 if anchor == "start" else -5), top + 50, f"len = {counted}", 12, anchor, bold=True)
-    legend = [(BLUE, "counts")] + ([(ORANGE, "left over, never read")] if len(stages) > 1 else []) \
-        + ([(GREEN, "written anew")] if again else []) + [("none", "free")]
+    legend = (
+        [(BLUE, "counts")]
+        + ([(ORANGE, "left over, never read")] if len(stages) > 1 else [])
+        + ([(GREEN, "written anew")] if again else [])
+        + [("none", "free")]
+    )
     x, y = float(left), 36 + 66 * len(stages) + 18
     for colour, words in legend:
-        drawing.rect(x, y - 10, 12, 12, colour, "var(--line)" if colour == "none" else colour, 0.4,
-                     dash="1 3" if colour == "none" else "")
+        drawing.rect(
+            x,
+            y - 10,
+            12,
+            12,
+            colour,
+            "var(--line)" if colour == "none" else colour,
+            0.4,
+            dash="1 3" if colour == "none" else "",
+        )
         drawing.text(x + 18, y, words, 11, "start")
         x += 36 + 6.5 * len(words)
     told = f"{title}: {length} of {capacity} positions count"

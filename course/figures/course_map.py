@@ -30,14 +30,20 @@ WIDTH, ROW, MOST = 172, 34, 6
 
 def course_map(here: str = "00") -> Figure:
     """Chapters by part; the chapter whose number is `here` is marked."""
-    columns = [(name if i == 0 else "", chapters[i : i + MOST]) for name, chapters in PARTS for i in range(0, len(chapters), MOST)]
+    columns = [
+        (name if i == 0 else "", chapters[i : i + MOST])
+        for name, chapters in PARTS
+        for i in range(0, len(chapters), MOST)
+    ]
     drawing = Drawing(len(columns) * WIDTH + 14, 44 + ROW * MOST)
     for c, (name, chapters) in enumerate(columns):
         x = 10 + c * WIDTH
         drawing.text(x, 22, name, 13, "start", bold=True)
         for r, chapter in enumerate(chapters):
             marked = chapter.startswith(here)
-            drawing.rect(x, 34 + ROW * r, WIDTH - 10, 27, ORANGE if marked else BLUE, "var(--line)", 0.4 if marked else 0.1)
+            drawing.rect(
+                x, 34 + ROW * r, WIDTH - 10, 27, ORANGE if marked else BLUE, "var(--line)", 0.4 if marked else 0.1
+            )
             drawing.text(x + 8, 52 + ROW * r, chapter, 12, "start", bold=marked)
     said = "; ".join(f"part {name}: {', '.join(chapters)}" for name, chapters in PARTS)
     return Figure(drawing, "Map of the course", f"Map of the course. {said}. You are in chapter {here}.")

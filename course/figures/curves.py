@@ -10,9 +10,16 @@ from course.figures.svg import BLUE, DASHES, SERIES, Drawing, Figure
 LEFT, TOP, WIDTH, HEIGHT = 74, 54, 520, 250
 
 
-def curves(x: Sequence[float], series: Mapping[str, Sequence[float]], x_label: str = "", y_label: str = "",
-           title: str = "", log_x: bool = False, log_y: bool = False,
-           marks: Mapping[str, float] | None = None) -> Figure:
+def curves(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    x_label: str = "",
+    y_label: str = "",
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
     """Lines over a common x, each with its own colour, dash and name at its end.
 
     Parameters

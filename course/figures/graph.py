@@ -14,9 +14,15 @@ Point = tuple[float, float]
 Box = tuple[float, float, float, float]
 
 
-def state_graph(states: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str, str]], *,
-                current: str | None = None, dashed: Sequence[tuple[str, str]] = (), double: Collection[str] = (),
-                title: str = "States") -> Figure:
+def state_graph(
+    states: Mapping[str, tuple[float, float]],
+    edges: Sequence[tuple[str, str, str]],
+    *,
+    current: str | None = None,
+    dashed: Sequence[tuple[str, str]] = (),
+    double: Collection[str] = (),
+    title: str = "States",
+) -> Figure:
     """States as rounded boxes, with labelled arrows between them.
 
     An arrow bows to the left of its way where it would run over another state or over its own way back.  So an
@@ -51,8 +57,9 @@ def state_graph(states: Mapping[str, tuple[float, float]], edges: Sequence[tuple
     pitch = _pitch(states, halves, labels)
     centres = {name: (column * pitch, row * ROW) for name, (column, row) in states.items()}
 
-    ways = {pair: _way(pair, centres, halves, pair[::-1] in labels or pair[::-1] in set(dashed), False)
-            for pair in labels}
+    ways = {
+        pair: _way(pair, centres, halves, pair[::-1] in labels or pair[::-1] in set(dashed), False) for pair in labels
+    }
     links = {pair: _way(pair, centres, halves, True, True) for pair in dict.fromkeys(dashed)}
     taken: list[Box] = [(x - halves[n], y - HALF, x + halves[n], y + HALF) for n, (x, y) in centres.items()]
     placed = {}
@@ -94,8 +101,13 @@ def state_graph(states: Mapping[str, tuple[float, float]], edges: Sequence[tuple
     return Figure(drawing, title, _words(title, states, edges, current, dashed, double))
 
 
-def _check(states: Mapping[str, tuple[float, float]], edges: Iterable[tuple[str, str, str]], current: str | None,
-           dashed: Iterable[tuple[str, str]], double: Collection[str]) -> None:
+def _check(
+    states: Mapping[str, tuple[float, float]],
+    edges: Iterable[tuple[str, str, str]],
+    current: str | None,
+    dashed: Iterable[tuple[str, str]],
+    double: Collection[str],
+) -> None:
     if not states:
         raise ValueError("nothing to draw: no states")
     seen: dict[tuple[float, float], str] = {}
@@ -112,8 +124,9 @@ def _check(states: Mapping[str, tuple[float, float]], edges: Iterable[tuple[str,
             raise ValueError(f"{what}: there is no state {name!r}, expected one of {list(states)}")
 
 
-def _pitch(states: Mapping[str, tuple[float, float]], halves: Mapping[str, float],
-           labels: Mapping[tuple[str, str], str]) -> float:
+def _pitch(
+    states: Mapping[str, tuple[float, float]], halves: Mapping[str, float], labels: Mapping[tuple[str, str], str]
+) -> float:
     """From column to column: room for the widest states side by side, and for labels between them."""
     pitch = 2 * max(halves.values()) + GAP
     for (start, end), label in labels.items():
@@ -130,16 +143,19 @@ def _inside(point: Point, centre: Point, half: float, margin: float) -> bool:
     return x * x + y * y < (HALF + margin) ** 2
 
 
-def _way(pair: tuple[str, str], centres: Mapping[str, Point], halves: Mapping[str, float], apart: bool,
-         link: bool) -> list[Point]:
+def _way(
+    pair: tuple[str, str], centres: Mapping[str, Point], halves: Mapping[str, float], apart: bool, link: bool
+) -> list[Point]:
     """The points of an arrow, from border to border; `apart`: something else runs between the same two states."""
     start, end = pair
     (x1, y1), (x2, y2) = centres[start], centres[end]
     if start == end:
         dip = [i / STEPS for i in range(STEPS + 1)]
         side = 1 if link else -1  # a link below, an edge above
-        return [(x1 + 15 * (2 * t - 1) * (1 + 2.2 * t * (1 - t)), y1 + side * (HALF * 0.82 + 132 * t * (1 - t)))
-                for t in dip]
+        return [
+            (x1 + 15 * (2 * t - 1) * (1 + 2.2 * t * (1 - t)), y1 + side * (HALF * 0.82 + 132 * t * (1 - t)))
+            for t in dip
+        ]
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     bow = 0.0
     others = [(c, halves[name]) for name, c in centres.items() if name not in pair]
@@ -158,8 +174,11 @@ def _way(pair: tuple[str, str], centres: Mapping[str, Point], halves: Mapping[st
         if not bow or not any(_inside(point, c, half, 5) for point in curve for c, half in others):
             break
         bow += 16
-    outside = [p for p in curve if not _inside(p, centres[start], halves[start], 1)
-               and not _inside(p, centres[end], halves[end], 2)]
+    outside = [
+        p
+        for p in curve
+        if not _inside(p, centres[start], halves[start], 1) and not _inside(p, centres[end], halves[end], 2)
+    ]
     return outside if len(outside) > 1 else [(x1, y1), (x2, y2)]
 
 
@@ -195,7 +214,7 @@ def _arrow(drawing: Drawing, way: list[Point], colour: str, dash: str) -> None:
     while k > 0 and (way[k][0] - tip[0]) ** 2 + (way[k][1] - tip[1]) ** 2 < 81:
         k -= 1
     if k > 0:
-        drawing.path(way[:k + 1], colour, 1.5, dash)
+        drawing.path(way[: k + 1], colour, 1.5, dash)
     drawing.arrow(*way[k], *tip, stroke=colour)
 
 
@@ -208,14 +227,24 @@ def _text(name: str) -> str:
     return " ".join(map(printable, name.split(" "))) if name == name.strip() and name else printable(name)
 
 
-def _words(title: str, states: Iterable[str], edges: Iterable[tuple[str, str, str]], current: str | None,
-           dashed: Iterable[tuple[str, str]], double: Collection[str]) -> str:
+def _words(
+    title: str,
+    states: Iterable[str],
+    edges: Iterable[tuple[str, str, str]],
+    current: str | None,
+    dashed: Iterable[tuple[str, str]],
+    double: Collection[str],
+) -> str:
     """The figure in words."""
-    names = [_text(name) + (" (current)" if name == current else "") + (" (double ring)" if name in double else "")
-             for name in states]
+    names = [
+        _text(name) + (" (current)" if name == current else "") + (" (double ring)" if name in double else "")
+        for name in states
+    ]
     told = f"{title}. States: {', '.join(names)}"
-    arrows = [f"{_text(a)} to {_text(b)}" + (f" on {_text(label)}" if label else "")
-              for a, b, label in edges]
+    arrows = [f"{_text(a)} to {_text(b)}" + (f" on {_text(label)}" if label else "") for a, b, label in edges]
     links = [f"{_text(a)} to {_text(b)}" for a, b in dashed]
-    return told + (f". Arrows: {'; '.join(arrows)}" if arrows else "") \
+    return (
+        told
+        + (f". Arrows: {'; '.join(arrows)}" if arrows else "")
         + (f". Suffix links: {'; '.join(links)}" if links else "")
+    )

@@ -37,8 +37,16 @@ def quant_grid(values: Sequence[float], levels: Sequence[float], title: str = "A
         for level in levels:
             drawing.line(LEFT, at(level), right, at(level), "var(--line)", 1)
     else:
-        drawing.rect(LEFT, at(max(levels)), right - LEFT, max(1.0, at(min(levels)) - at(max(levels))), BLUE,
-                     "var(--line)", 0.08, radius=0)
+        drawing.rect(
+            LEFT,
+            at(max(levels)),
+            right - LEFT,
+            max(1.0, at(min(levels)) - at(max(levels))),
+            BLUE,
+            "var(--line)",
+            0.08,
+            radius=0,
+        )
     for level in (min(levels), max(levels)):
         drawing.text(LEFT - 8, at(level) + 4, f"{level:.3g}", 11, "end", fill="var(--soft)")
     drawing.text(right + 8, at((min(levels) + max(levels)) / 2) + 4, f"{len(levels)} levels", 12, "start")
@@ -56,6 +64,10 @@ def quant_grid(values: Sequence[float], levels: Sequence[float], title: str = "A
     drawing.line(LEFT + 82, y - 10, LEFT + 82, y + 2, ORANGE, 3)
     drawing.text(LEFT + 90, y, "how far it moves", 11, "start")
     drawing.text(LEFT, y + 22, f"error (RMS): {rms:.3g}", 12, "start", bold=True)
-    return Figure(drawing, title, f"{title}: {len(values)} weights from {min(values):.3g} to {max(values):.3g}, "
-                  f"{len(levels)} levels from {min(levels):.3g} to {max(levels):.3g}; moving each weight to its nearest "
-                  f"level is an error of {rms:.3g} (RMS).")
+    return Figure(
+        drawing,
+        title,
+        f"{title}: {len(values)} weights from {min(values):.3g} to {max(values):.3g}, "
+        f"{len(levels)} levels from {min(levels):.3g} to {max(levels):.3g}; moving each weight to its nearest "
+        f"level is an error of {rms:.3g} (RMS).",
+    )

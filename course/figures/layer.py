@@ -7,8 +7,9 @@ from course.figures.svg import BLUE, GREEN, ORANGE, PURPLE, Drawing, Figure
 WIDTH, ROW, BOX, TALL = 860, 210, 112, 44
 
 
-def transformer_layer(dim: int, heads: int, kv_heads: int, head_dim: int, ffn_dim: int,
-                      title: str = "One layer") -> Figure:
+def transformer_layer(
+    dim: int, heads: int, kv_heads: int, head_dim: int, ffn_dim: int, title: str = "One layer"
+) -> Figure:
     """The two halves of a pre-norm layer: attention and feed-forward, each added to what was there.
 
     Parameters
@@ -19,20 +20,34 @@ def transformer_layer(dim: int, heads: int, kv_heads: int, head_dim: int, ffn_di
     """
     drawing = Drawing(WIDTH, 2 * ROW + 16)
     drawing.text(10, 21, title, 14, "start", bold=True)
-    row, wide, narrow, ffn = f"[m, {dim}]", f"[m, {heads} x {head_dim}]", f"[m, {kv_heads} x {head_dim}]", f"[m, {ffn_dim}]"
+    row, wide, narrow, ffn = (
+        f"[m, {dim}]",
+        f"[m, {heads} x {head_dim}]",
+        f"[m, {kv_heads} x {head_dim}]",
+        f"[m, {ffn_dim}]",
+    )
     top = 142.0
-    end = _half(drawing, top, "x", row, [("q: product, rope", wide, BLUE), ("k: product, rope", narrow, PURPLE),
-                                         ("v: product", narrow, PURPLE)],
-                ("attention", wide), "k and v go into the cache")
-    _half(drawing, top + ROW, "x", row, [("gate: product", ffn, BLUE), ("up: product", ffn, BLUE)],
-          ("swiglu", ffn), "")
+    end = _half(
+        drawing,
+        top,
+        "x",
+        row,
+        [("q: product, rope", wide, BLUE), ("k: product, rope", narrow, PURPLE), ("v: product", narrow, PURPLE)],
+        ("attention", wide),
+        "k and v go into the cache",
+    )
+    _half(drawing, top + ROW, "x", row, [("gate: product", ffn, BLUE), ("up: product", ffn, BLUE)], ("swiglu", ffn), "")
     low = top + ROW / 2 + 8
     turns = [(end, top), (end + 26, top), (end + 26, low), (20.0, low), (20.0, top + ROW), (26.0, top + ROW)]
     drawing.path(turns, "var(--ink)", 1.5)
-    return Figure(drawing, title, f"{title}, in two halves. First: x {row} is normed; products give q {wide}, k and v "
-                  f"{narrow}; q and k are turned by position, k and v go into the cache; attention gives {wide}, a "
-                  f"product brings that back to {row}, and it is added to x. Second: x is normed; products give gate and "
-                  f"up {ffn}; swiglu of both, a product back to {row}, and it is added to x.")
+    return Figure(
+        drawing,
+        title,
+        f"{title}, in two halves. First: x {row} is normed; products give q {wide}, k and v "
+        f"{narrow}; q and k are turned by position, k and v go into the cache; attention gives {wide}, a "
+        f"product brings that back to {row}, and it is added to x. Second: x is normed; products give gate and "
+        f"up {ffn}; swiglu of both, a product back to {row}, and it is added to x.",
+    )
 
 
 def _box(drawing: Drawing, x: float, y: float, words: str, shape: str, colour: str, width: float = BOX) -> None:
@@ -41,8 +56,15 @@ def _box(drawing: Drawing, x: float, y: float, words: str, shape: str, colour: s
     drawing.text(x + width / 2, y + 14, shape, 10, fill="var(--soft)", mono=True)
 
 
-def _half(drawing: Drawing, y: float, name: str, row: str, products: list[tuple[str, str, str]], middle: tuple[str, str],
-          remark: str) -> float:
+def _half(
+    drawing: Drawing,
+    y: float,
+    name: str,
+    row: str,
+    products: list[tuple[str, str, str]],
+    middle: tuple[str, str],
+    remark: str,
+) -> float:
     """norm -> products -> middle -> product -> +, with the residual line above; returns where the + ends."""
     drawing.text(34, y + 5, name, 14, bold=True)
     drawing.arrow(46, y, 78, y)

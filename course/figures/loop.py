@@ -54,8 +54,15 @@ def loop_states(states: Sequence[State], title: str = "History and cache") -> Fi
         holds = words == _HOLDS
         counts = f"{len(history)} tokens, {len(rows)} row{'' if len(rows) == 1 else 's'}"
         drawing.text(verdict, top + 38, counts, 12, "start")
-        drawing.text(verdict, top + 70, ("\u2713 " if holds else "\u2717 ") + words, 12, "start",
-                     fill="var(--ink)" if holds else RED, bold=True)
+        drawing.text(
+            verdict,
+            top + 70,
+            ("\u2713 " if holds else "\u2717 ") + words,
+            12,
+            "start",
+            fill="var(--ink)" if holds else RED,
+            bold=True,
+        )
         told.append(f"{name}: {len(history)} tokens in the history, {len(rows)} rows in the cache, {words}")
     x, y = float(LEFT), 36 + STATE * len(drawn) + 8
     for colour, words in ((BLUE, "has its row"), (ORANGE, "goes in with the next step"), (RED, "broken")):

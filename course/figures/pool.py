@@ -63,14 +63,28 @@ def prefix_pool(slots: Mapping[str, Tokens], request: Tokens | None = None, titl
         for i, text in enumerate(tokens):
             mine = name == chosen and i < reused
             same = bool(wanted) and i < shared[name]
-            _cell(drawing, left + i * (width + GAP), top, width, text, GREEN if mine else BLUE,
-                  0.25 if mine else 0.3 if same else 0.1)
+            _cell(
+                drawing,
+                left + i * (width + GAP),
+                top,
+                width,
+                text,
+                GREEN if mine else BLUE,
+                0.25 if mine else 0.3 if same else 0.1,
+            )
         note = "free" if not tokens else f"shares {shared[name]}" if wanted else f"{len(tokens)} rows"
         note += ", chosen" if name == chosen else ""
         if not tokens:
             drawing.rect(left, top, width, 26, stroke="var(--line)", dash="1 3")
-        drawing.text(left + max(len(tokens), 1) * (width + GAP) + 8, top + 18, note, 12, "start",
-                     "var(--ink)" if name == chosen else "var(--soft)", bold=name == chosen)
+        drawing.text(
+            left + max(len(tokens), 1) * (width + GAP) + 8,
+            top + 18,
+            note,
+            12,
+            "start",
+            "var(--ink)" if name == chosen else "var(--soft)",
+            bold=name == chosen,
+        )
         top += ROW
     _legend(drawing, left, top + 14, bool(wanted))
     return Figure(drawing, title, _words(title, rows, wanted, shared, chosen, reused))
@@ -89,23 +103,29 @@ def _label(drawing: Drawing, name: str, top: float, bold: bool) -> None:
     drawing.text(10, top + 18, name, 12, "start", "var(--ink)" if bold else "var(--soft)", bold=bold)
 
 
-def _cell(drawing: Drawing, x: float, top: float, width: float, text: str, colour: str, opacity: float,
-          dash: str = "") -> None:
+def _cell(
+    drawing: Drawing, x: float, top: float, width: float, text: str, colour: str, opacity: float, dash: str = ""
+) -> None:
     drawing.rect(x, top, width, 26, colour, colour, opacity, dash)
     drawing.text(x + width / 2, top + 18, text, 12, mono=True)
 
 
 def _legend(drawing: Drawing, x: float, y: float, asked: bool) -> None:
-    entries = [(GREEN, 0.3, "", "reused"), (ORANGE, 0.2, "4 3", "prefilled"), (BLUE, 0.3, "", "shared, not needed"),
-               (BLUE, 0.1, "", "held by a slot")]
+    entries = [
+        (GREEN, 0.3, "", "reused"),
+        (ORANGE, 0.2, "4 3", "prefilled"),
+        (BLUE, 0.3, "", "shared, not needed"),
+        (BLUE, 0.1, "", "held by a slot"),
+    ]
     for colour, opacity, dash, words in entries if asked else entries[3:]:
         drawing.rect(x, y - 10, 12, 12, colour, colour, opacity, dash)
         drawing.text(x + 18, y, words, 11, "start")
         x += 36 + 6.5 * len(words)
 
 
-def _words(title: str, rows: Mapping[str, list[str]], wanted: list[str], shared: Mapping[str, int], chosen: str,
-           reused: int) -> str:
+def _words(
+    title: str, rows: Mapping[str, list[str]], wanted: list[str], shared: Mapping[str, int], chosen: str, reused: int
+) -> str:
     held = []
     for name, tokens in rows.items():
         text = f"{name} holds {' '.join(tokens)}" if tokens else f"{name} is free"

@@ -36,8 +36,14 @@ def slider(draw: Callable[..., Figure], **ranges: tuple[float, float, float]) ->
     for name, (low, high, value) in ranges.items():
         whole = all(isinstance(v, int) for v in (low, high, value))
         kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
-        controls[name] = kind(value=value, min=low, max=high, description=name.replace("_", " "),
-                              step=1 if whole else (high - low) / 100, style={"description_width": "initial"})
+        controls[name] = kind(
+            value=value,
+            min=low,
+            max=high,
+            description=name.replace("_", " "),
+            step=1 if whole else (high - low) / 100,
+            style={"description_width": "initial"},
+        )
 
     def redraw(change: Any = None) -> None:
         out.clear_output(wait=True)

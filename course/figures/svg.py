@@ -33,27 +33,53 @@ class Drawing:
         self.width, self.height = width, height
         self.parts: list[str] = []
 
-    def rect(self, x: float, y: float, w: float, h: float, fill: str = "none", stroke: str = "var(--line)",
-             opacity: float = 1.0, dash: str = "", radius: float = 3) -> None:
+    def rect(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        fill: str = "none",
+        stroke: str = "var(--line)",
+        opacity: float = 1.0,
+        dash: str = "",
+        radius: float = 3,
+    ) -> None:
         """A rectangle."""
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}" '
-                          f'fill-opacity="{opacity:g}" stroke="{stroke}"{dashes}/>')
+        self.parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}" '
+            f'fill-opacity="{opacity:g}" stroke="{stroke}"{dashes}/>'
+        )
 
-    def text(self, x: float, y: float, words: str, size: float = 13, anchor: str = "middle", fill: str = "var(--ink)",
-             mono: bool = False, bold: bool = False) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: float = 13,
+        anchor: str = "middle",
+        fill: str = "var(--ink)",
+        mono: bool = False,
+        bold: bool = False,
+    ) -> None:
         """Words; `anchor` is start, middle or end."""
         weight = ' font-weight="bold"' if bold else ""
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{fill}" '
-                          f'font-family="{MONO if mono else SANS}"{weight} xml:space="preserve">'
-                          f"{html.escape(words)}</text>")
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{fill}" '
+            f'font-family="{MONO if mono else SANS}"{weight} xml:space="preserve">'
+            f"{html.escape(words)}</text>"
+        )
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = "var(--line)", width: float = 1,
-             dash: str = "") -> None:
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, stroke: str = "var(--line)", width: float = 1, dash: str = ""
+    ) -> None:
         """A straight line."""
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" '
-                          f'stroke-width="{width:g}"{dashes}/>')
+        self.parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" '
+            f'stroke-width="{width:g}"{dashes}/>'
+        )
 
     def path(self, points: list[tuple[float, float]], stroke: str, width: float = 2, dash: str = "") -> None:
         """A line through points."""
@@ -96,8 +122,11 @@ class Figure:
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": f'<div style="margin:8px 0">{self.svg}</div>', "image/svg+xml": self.svg,
-                "text/plain": self.alt}
+        return {
+            "text/html": f'<div style="margin:8px 0">{self.svg}</div>',
+            "image/svg+xml": self.svg,
+            "text/plain": self.alt,
+        }
 
     def __repr__(self) -> str:
         return self.alt

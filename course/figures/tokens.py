@@ -10,8 +10,12 @@ from course.figures.svg import BLUE, GREEN, ORANGE, RED, Drawing, Figure, column
 GAP, CHARACTER, MAX_WIDTH = 6, 8.2, 900
 
 
-def token_strip(tokens: Sequence[str | bytes], probabilities: Sequence[float] | None = None,
-                ids: Sequence[int] | None = None, title: str = "Tokens") -> Figure:
+def token_strip(
+    tokens: Sequence[str | bytes],
+    probabilities: Sequence[float] | None = None,
+    ids: Sequence[int] | None = None,
+    title: str = "Tokens",
+) -> Figure:
     """Tokens side by side, each with its id below and a bar of its probability.
 
     Parameters
@@ -55,8 +59,9 @@ def token_strip(tokens: Sequence[str | bytes], probabilities: Sequence[float] | 
             if ids is not None:
                 drawing.text(x + widths[i] / 2, y + 39, str(ids[i]), 10, fill="var(--soft)")
             x += widths[i] + GAP
-    words = [f"{text} ({percent(probabilities[i])})" if probabilities is not None else text
-             for i, text in enumerate(shown)]
+    words = [
+        f"{text} ({percent(probabilities[i])})" if probabilities is not None else text for i, text in enumerate(shown)
+    ]
     return Figure(drawing, title, f"{title}: " + ", ".join(words))
 
 
@@ -67,8 +72,9 @@ class _Step:
     last: str
 
 
-def accept_reject(steps: Sequence[tuple[Sequence[str | bytes], int, str | bytes]],
-                  title: str = "Draft and verify") -> Figure:
+def accept_reject(
+    steps: Sequence[tuple[Sequence[str | bytes], int, str | bytes]], title: str = "Draft and verify"
+) -> Figure:
     """The timeline of a verify loop: one row a step, accepted drafts, rejected drafts, and the token from the model.
 
     Parameters
@@ -108,15 +114,21 @@ def accept_reject(steps: Sequence[tuple[Sequence[str | bytes], int, str | bytes]
         total += row.accepted + 1
         drawing.text(x + width + 12, y + 18, f"{row.accepted + 1} token{'s' if row.accepted else ''}", 12, "start")
     bottom = 32 + 34 * len(rows) + 16
-    legend = ((GREEN, "\u2713 accepted"), (RED, "\u2717 rejected, \u00b7 not looked at"),
-              (BLUE, "\u21bb correction, + bonus: from the model itself"))
+    legend = (
+        (GREEN, "\u2713 accepted"),
+        (RED, "\u2717 rejected, \u00b7 not looked at"),
+        (BLUE, "\u21bb correction, + bonus: from the model itself"),
+    )
     x = 64.0
     for colour, words in legend:
         drawing.rect(x, bottom - 10, 12, 12, colour, colour, 0.4)
         drawing.text(x + 18, bottom, words, 11, "start")
         x += 30 + 6.3 * len(words)
-    told = [f"step {i + 1}: {row.accepted} of {len(row.draft)} drafts accepted, then "
-            f"{'bonus' if row.accepted == len(row.draft) else 'correction'} {row.last}" for i, row in enumerate(rows)]
+    told = [
+        f"step {i + 1}: {row.accepted} of {len(row.draft)} drafts accepted, then "
+        f"{'bonus' if row.accepted == len(row.draft) else 'correction'} {row.last}"
+        for i, row in enumerate(rows)
+    ]
     return Figure(drawing, title, f"{title}, {total} tokens in {len(rows)} steps. " + "; ".join(told))
 
 

@@ -9,8 +9,18 @@ from course.grading.client import GradingFault, WorkerClient, grade_text, warm
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, PASSED, CheckResult, Grade
 from course.source import digest, not_utf8
 
-__all__ = ["NOT_ATTEMPTED", "NOT_YET", "PASSED", "CheckResult", "Grade", "GradingFault", "WorkerClient", "grade",
-           "grade_text", "warm"]
+__all__ = [
+    "NOT_ATTEMPTED",
+    "NOT_YET",
+    "PASSED",
+    "CheckResult",
+    "Grade",
+    "GradingFault",
+    "WorkerClient",
+    "grade",
+    "grade_text",
+    "warm",
+]
 
 
 def grade(name: str, course: Course | None = None, target: str = "exercises", **options: Any) -> Grade:
@@ -46,5 +56,12 @@ def grade(name: str, course: Course | None = None, target: str = "exercises", **
     else:
         return grade_text(exercise.name, text, str(path), course, **options)
     missing = not path.exists()
-    return Grade(exercise.name, exercise.title, exercise.points, NOT_ATTEMPTED if missing else NOT_YET, str(path),
-                 digest(""), message=message)
+    return Grade(
+        exercise.name,
+        exercise.title,
+        exercise.points,
+        NOT_ATTEMPTED if missing else NOT_YET,
+        str(path),
+        digest(""),
+        message=message,
+    )

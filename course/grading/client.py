@@ -22,12 +22,31 @@ from course.source import ROOT, ChapterSource, ExerciseSource, digest
 PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outside
 START = 60.0  # seconds for Python and NumPy to start on a slow disk
 SAID = 1 << 16  # bytes of what the worker wrote to stderr that are kept
-FIELDS = {"ready": {"pid"}, "started": {"text"}, "checked": {"result"}, "grade": {"grade", "dirty"},
-          "limit": {"limit", "line", "text"}}  # what the worker says
+FIELDS = {
+    "ready": {"pid"},
+    "started": {"text"},
+    "checked": {"result"},
+    "grade": {"grade", "dirty"},
+    "limit": {"limit", "line", "text"},
+}  # what the worker says
 BOX_FILE_MB = 64  # the largest file that boxed code may write
-BOX_VARIABLES = ("PATH", "PATHEXT", "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "LANG", "LC_ALL", "LC_CTYPE",
-                 "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONNOUSERSITE", "FUCINA_CACHE_DIR",
-                 "FUCINA_HOME", "FUCINA_ISA")
+BOX_VARIABLES = (
+    "PATH",
+    "PATHEXT",
+    "SYSTEMROOT",
+    "SYSTEMDRIVE",
+    "COMSPEC",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "PYTHONNOUSERSITE",
+    "FUCINA_CACHE_DIR",
+    "FUCINA_HOME",
+    "FUCINA_ISA",
+)
 BOX_PLACES = ("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "FUCINA_COURSE_STATE")
 
 
@@ -61,8 +80,14 @@ class WorkerClient:
         if self._process is not None and self._process.poll() is None:
             return
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1",
-                       "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONHASHSEED": "0",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MPLBACKEND": "Agg",
+        }
         # -P: nothing is imported from the working folder
         command = [sys.executable, "-P", "-X", "utf8", "-m", "course.grading.worker"]
         if self._box is not None:
@@ -75,8 +100,14 @@ class WorkerClient:
         if sys.platform == "win32":
             flags = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         self._process = subprocess.Popen(
-            command, cwd=self._box or ROOT, env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **flags)
+            command,
+            cwd=self._box or ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **flags,
+        )
         self._lines = queue.Queue()
         self._errors = bytearray()
         self._ready = False
@@ -99,8 +130,15 @@ class WorkerClient:
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    def grade(self, chapter: ChapterSource, exercise: ExerciseSource, text: str, path: str,
-              cpu_seconds: float | None = None, memory_mb: int | None = None) -> Grade:
+    def grade(
+        self,
+        chapter: ChapterSource,
+        exercise: ExerciseSource,
+        text: str,
+        path: str,
+        cpu_seconds: float | None = None,
+        memory_mb: int | None = None,
+    ) -> Grade:
         """Grade `text`, the content of `path`.  Limits default to the exercise's own.
 
         Raises
@@ -108,8 +146,14 @@ class WorkerClient:
         GradingFault
             The worker broke for a reason that is not the learner's.
         """
-        request = {"source": str(chapter.path), "exercise": exercise.name, "text": text, "path": path,
-                   "cpu_seconds": cpu_seconds, "memory_mb": memory_mb}
+        request = {
+            "source": str(chapter.path),
+            "exercise": exercise.name,
+            "text": text,
+            "path": path,
+            "cpu_seconds": cpu_seconds,
+            "memory_mb": memory_mb,
+        }
         limit = 4 * (cpu_seconds or exercise.cpu_seconds)
         with self._lock:
             try:
@@ -228,12 +272,20 @@ def _agreed(grade: Grade) -> Grade:
     return grade
 
 
-def _partial(request: dict, exercise: ExerciseSource, results: list[CheckResult], running: str, what: str,
-             event: dict[str, Any]) -> Grade:
+def _partial(
+    request: dict, exercise: ExerciseSource, results: list[CheckResult], running: str, what: str, event: dict[str, Any]
+) -> Grade:
     """The grade of code that had to be stopped: what was found until then stays."""
     trace = [f"{request['path']}, line {event['line']}", "    " + event["text"]] if event.get("line") else []
-    grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, request["path"], digest(request["text"]),
-                  checks=results)
+    grade = Grade(
+        exercise.name,
+        exercise.title,
+        exercise.points,
+        NOT_YET,
+        request["path"],
+        digest(request["text"]),
+        checks=results,
+    )
     if running:
         results.append(CheckResult(running, "failed", what, trace=trace))
         known = {result.text for result in results}
@@ -251,9 +303,9 @@ def warm() -> None:
     _shared.start()
 
 
-def grade_text(name: str, text: str, path: str, course: Course | None = None, client: WorkerClient | None = None,
-               **limits: Any) -> Grade:
+def grade_text(
+    name: str, text: str, path: str, course: Course | None = None, client: WorkerClient | None = None, **limits: Any
+) -> Grade:
     """Grade `text` as the content of `path`; the exercise is found by name in `course`."""
     chapter, exercise = (course or Course()).exercise(name)
     return (client or _shared).grade(chapter, exercise, text, path, **limits)
-

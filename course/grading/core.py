@@ -64,8 +64,9 @@ class ChapterChecks:
         module = learner.run_module(tree, text, path, f"_graded_{exercise.name}")
         return run_checks(self.exercises[exercise.name], exercise, module, path, event)
 
-    def grade(self, exercise: ExerciseSource, text: str, path: str, guard: Guard | None = None,
-              event: Event = silent) -> Grade:
+    def grade(
+        self, exercise: ExerciseSource, text: str, path: str, guard: Guard | None = None, event: Event = silent
+    ) -> Grade:
         """Grade `text`, the content of the learner's file `path`."""
         grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(text))
         with contextlib.ExitStack() as stack:
@@ -129,8 +130,11 @@ def run_checks(
 ) -> list[CheckResult]:
     """Run every check, the contract's own example first, and report each as it ends."""
     names = [d.name for d in source.written]
-    mine: Any = getattr(module, names[0]) if len(names) == 1 else types.SimpleNamespace(
-        **{name: getattr(module, name) for name in names})
+    mine: Any = (
+        getattr(module, names[0])
+        if len(names) == 1
+        else types.SimpleNamespace(**{name: getattr(module, name) for name in names})
+    )
     checks = list(exercise.checks)
     examples = [(d.name, example) for d in source.written for example in doctest.DocTestParser().get_examples(d.doc)]
     if examples:

@@ -94,7 +94,7 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
     parts = [
         f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px;margin:4px 0">',
         f'<div><b>{say(grade.exercise)}</b> <span style="color:{colour};font-weight:bold">{say(grade.outcome)}</span>'
-        f' &middot; {grade.score} of {grade.points} points &middot; <code>{say(where(grade, root))}</code></div>',
+        f" &middot; {grade.score} of {grade.points} points &middot; <code>{say(where(grade, root))}</code></div>",
     ]
     parts += [f"<div>{rich(note)}</div>" for note in notes or []]
     if grade.message:
@@ -104,9 +104,12 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
     if grade.outcome == NOT_ATTEMPTED and not grade.message:
         parts.append("<div>Write your code in place of the line that says <code>your code here</code>.</div>")
     if grade.checks:
-        items = "".join(f'<li style="list-style:none">{SYMBOLS[c.status]} {rich(c.text)}'
-                        + {"failed": " &mdash; not yet", "not run": " &mdash; not run", "passed": ""}[c.status]
-                        + "</li>" for c in grade.checks)
+        items = "".join(
+            f'<li style="list-style:none">{SYMBOLS[c.status]} {rich(c.text)}'
+            + {"failed": " &mdash; not yet", "not run": " &mdash; not run", "passed": ""}[c.status]
+            + "</li>"
+            for c in grade.checks
+        )
         parts.append(f'<ul style="margin:4px 0;padding-left:0">{items}</ul>')
     if first := first_failure(grade):
         parts.append(f"<div><b>What went wrong:</b> {rich(first.text)}</div>")
@@ -128,7 +131,7 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
 
 def preformatted(rows: list[str]) -> str:
     """Lines of code, as HTML."""
-    return ('<pre style="margin:4px 0 4px 12px;font-family:monospace">' + html.escape("\n".join(rows)) + "</pre>")
+    return '<pre style="margin:4px 0 4px 12px;font-family:monospace">' + html.escape("\n".join(rows)) + "</pre>"
 
 
 def rich(text: str) -> str:
@@ -143,8 +146,9 @@ def _relative(line: str, root: Path) -> str:
 
 def _wrapped(text: str, later: str = "  ", width: int = 112) -> list[str]:
     """Break long prose at spaces; code in a message is never cut inside a word."""
-    indent = text[:len(text) - len(text.lstrip())]
+    indent = text[: len(text) - len(text.lstrip())]
     whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text.strip())  # code stays on one line
-    rows = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=later,
-                         break_long_words=False, break_on_hyphens=False)
+    rows = textwrap.wrap(
+        whole, width, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )
     return [row.replace("\0", " ") for row in rows]

@@ -68,9 +68,7 @@ def forbid_solutions(tree: ast.Module) -> None:
                 raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
 
 
-OWN_WORK = (
-    "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
-)
+OWN_WORK = "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
 
 
 def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], list[str], list[str]]:

@@ -79,8 +79,7 @@ class Watchdog(threading.Thread):
 
     def arm(self, cpu_seconds: float, wall_seconds: float, memory: int) -> None:
         """Begin to watch one request."""
-        self._limits = (time.process_time() + cpu_seconds, time.monotonic() + wall_seconds,
-                        memory_in_use()[1] + memory)
+        self._limits = (time.process_time() + cpu_seconds, time.monotonic() + wall_seconds, memory_in_use()[1] + memory)
         self._armed.set()
 
     def disarm(self) -> None:

@@ -23,8 +23,13 @@ class NoSubmissions(Exception):
     """The folder holds nothing to grade; the message says what was expected."""
 
 
-def grade_folder(course: Course, folder: Path, names: list[str] | None = None, jobs: int = 1,
-                 told: Callable[[dict[str, Any]], None] = lambda entry: None) -> dict[str, Any]:
+def grade_folder(
+    course: Course,
+    folder: Path,
+    names: list[str] | None = None,
+    jobs: int = 1,
+    told: Callable[[dict[str, Any]], None] = lambda entry: None,
+) -> dict[str, Any]:
     """Grade every submission of a folder.
 
     Parameters
@@ -69,8 +74,15 @@ def grade_folder(course: Course, folder: Path, names: list[str] | None = None, j
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "chapters": [{"chapter": c.chapter, "title": c.title, "points": sum(e.points for e in c.exercises),
-                      "solutions_sha256": c.digest} for c in chapters],
+        "chapters": [
+            {
+                "chapter": c.chapter,
+                "title": c.title,
+                "points": sum(e.points for e in c.exercises),
+                "solutions_sha256": c.digest,
+            }
+            for c in chapters
+        ],
         "submissions": results,
         "ignored": ignored,
     }
@@ -84,11 +96,19 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
         try:
             for chapter in chapters:
                 file = submission.files.get(chapter.chapter)
-                grades = (_missing(submission, chapter) if file is None
-                          else _grade(course, client, submission, chapter, file))
-                graded.append({"chapter": chapter.chapter, "file": file.path if file else "",
-                               "sha256": file.sha256 if file else "", "score": sum(g.score for g in grades),
-                               "points": sum(g.points for g in grades), "exercises": [g.to_json() for g in grades]})
+                grades = (
+                    _missing(submission, chapter) if file is None else _grade(course, client, submission, chapter, file)
+                )
+                graded.append(
+                    {
+                        "chapter": chapter.chapter,
+                        "file": file.path if file else "",
+                        "sha256": file.sha256 if file else "",
+                        "score": sum(g.score for g in grades),
+                        "points": sum(g.points for g in grades),
+                        "exercises": [g.to_json() for g in grades],
+                    }
+                )
         except Exception as error:  # ours, or something that nobody has thought of: the others go on
             fault = True
             submission.problems.append(f"the grader broke here: {error}")
@@ -108,12 +128,14 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
 
 def _missing(submission: Submission, chapter: ChapterSource) -> list[Grade]:
     message = f"no file of {chapter.chapter} was handed in" + (" that can be read" if submission.problems else "")
-    return [Grade(e.name, e.title, e.points, NOT_ATTEMPTED, digest=digest(""), message=message)
-            for e in chapter.exercises]
+    return [
+        Grade(e.name, e.title, e.points, NOT_ATTEMPTED, digest=digest(""), message=message) for e in chapter.exercises
+    ]
 
 
-def _grade(course: Course, client: WorkerClient, submission: Submission, chapter: ChapterSource, file: HandedIn
-           ) -> list[Grade]:
+def _grade(
+    course: Course, client: WorkerClient, submission: Submission, chapter: ChapterSource, file: HandedIn
+) -> list[Grade]:
     """Grade the exercises of one file."""
     grades: list[Grade] = []
     limits: dict[str, float] = {}
@@ -125,8 +147,9 @@ def _grade(course: Course, client: WorkerClient, submission: Submission, chapter
             else:
                 grade = grade_parts(chapter, exercise, file.parts, path, course, client=client, **limits)
         except GradingFault as error:
-            grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(file.text),
-                          message=str(error))
+            grade = Grade(
+                exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(file.text), message=str(error)
+            )
             submission.problems.append(f"{exercise.name}: {str(error).splitlines()[0]}")
         if grade.message.startswith("your code was stopped"):  # the file itself does not come to an end
             limits = {"cpu_seconds": min(AGAIN, exercise.cpu_seconds)}

@@ -19,15 +19,26 @@ Add = Callable[[str, str], argparse.ArgumentParser]
 def add_commands(add: Add) -> None:
     """Add the commands to the command line."""
     export = add("export", "write chapters as assignments (for teachers)")
-    export.add_argument("--nbgrader", metavar="FOLDER", type=Path, required=True,
-                        help="where to write: source notebooks in the format of nbgrader, its settings, a README")
+    export.add_argument(
+        "--nbgrader",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="where to write: source notebooks in the format of nbgrader, its settings, a README",
+    )
     export.add_argument("names", nargs="*", metavar="NAME", help="chapters (ch05); without a name, all")
     export.add_argument("--force", action="store_true", help="overwrite files that were changed since the last export")
     grade = add("grade", "grade a folder of submissions (for teachers)")
-    grade.add_argument("folder", metavar="FOLDER", type=Path,
-                       help="holds one sub-folder, .zip, .py or notebook for each student")
-    grade.add_argument("--chapter", metavar="NAME", action="append", default=[],
-                       help="a chapter that counts (may be given again); by default all that anybody handed in")
+    grade.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="holds one sub-folder, .zip, .py or notebook for each student"
+    )
+    grade.add_argument(
+        "--chapter",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a chapter that counts (may be given again); by default all that anybody handed in",
+    )
     grade.add_argument("--csv", metavar="FILE", type=Path, help="write a table, one row a student and exercise")
     grade.add_argument("--json", metavar="FILE", type=Path, help="write everything as JSON ('-': print it)")
     grade.add_argument("--html", metavar="FILE", type=Path, help="write one HTML page")
@@ -41,8 +52,10 @@ def run_export(course: Course, arguments: argparse.Namespace) -> int:
     done = export(course, arguments.nbgrader, arguments.names, arguments.force)
     say(*[f"written: {arguments.nbgrader / name}" for name in done.written])
     say(*[f"left alone, it was changed: {arguments.nbgrader / name} (--force overwrites)" for name in done.kept])
-    say(f"{len(done.written)} written, {len(done.unchanged)} unchanged; "
-        f"{arguments.nbgrader / 'README.md'} says what comes next")
+    say(
+        f"{len(done.written)} written, {len(done.unchanged)} unchanged; "
+        f"{arguments.nbgrader / 'README.md'} says what comes next"
+    )
     return 1 if done.kept else 0
 
 
@@ -59,8 +72,13 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
         if path:
             check_writable(path.absolute())
     try:
-        document = grade_folder(course, arguments.folder, arguments.chapter, arguments.jobs,
-                                told=lambda entry: None if printing else say(*lines(entry)))
+        document = grade_folder(
+            course,
+            arguments.folder,
+            arguments.chapter,
+            arguments.jobs,
+            told=lambda entry: None if printing else say(*lines(entry)),
+        )
     except NoSubmissions as error:
         say(str(error), to=sys.stderr)
         return 2
@@ -80,6 +98,8 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
 
 def lines(entry: dict[str, Any]) -> list[str]:
     """One submission for a terminal."""
-    head = (f"{entry['student']}: {entry['score']} of {entry['points']} points, "
-            f"{entry['passed']} of {entry['exercises']} exercises passed")
+    head = (
+        f"{entry['student']}: {entry['score']} of {entry['points']} points, "
+        f"{entry['passed']} of {entry['exercises']} exercises passed"
+    )
     return [head, *(f"  ! {problem}" for problem in entry["problems"])]

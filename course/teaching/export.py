@@ -86,8 +86,10 @@ def export(course: Course, folder: Path, names: list[str] | None = None, force: 
     if names:
         wanted = {chapter.chapter for chapter, _ in course.find(names)}
         chapters = [chapter for chapter in chapters if chapter.chapter in wanted]
-    table = "\n".join(f"- `{c.chapter}`: {c.title} ({len(c.exercises)} exercises, "
-                      f"{sum(e.points for e in c.exercises)} points)" for c in course.chapters())
+    table = "\n".join(
+        f"- `{c.chapter}`: {c.title} ({len(c.exercises)} exercises, {sum(e.points for e in c.exercises)} points)"
+        for c in course.chapters()
+    )
     files = {f"source/{c.chapter}/{c.path.stem}.ipynb": as_text(assignment(c)) for c in chapters}
     files["nbgrader_config.py"] = CONFIG
     files["README.md"] = README.format(table=table)
@@ -138,14 +140,25 @@ def assignment(chapter: ChapterSource) -> dict[str, Any]:
     }
 
 
-def _cell(kind: str, grade_id: str, source: str, locked: bool = False, solution: bool = False,
-          points: int | None = None) -> dict[str, Any]:
-    nbgrader: dict[str, Any] = {"schema_version": SCHEMA, "grade_id": grade_id, "grade": points is not None,
-                                "locked": locked, "solution": solution, "task": False}
+def _cell(
+    kind: str, grade_id: str, source: str, locked: bool = False, solution: bool = False, points: int | None = None
+) -> dict[str, Any]:
+    nbgrader: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "grade_id": grade_id,
+        "grade": points is not None,
+        "locked": locked,
+        "solution": solution,
+        "task": False,
+    }
     if points is not None:
         nbgrader["points"] = points
-    cell: dict[str, Any] = {"cell_type": kind, "id": grade_id, "metadata": {"nbgrader": nbgrader},
-                            "source": source.splitlines(keepends=True)}
+    cell: dict[str, Any] = {
+        "cell_type": kind,
+        "id": grade_id,
+        "metadata": {"nbgrader": nbgrader},
+        "source": source.splitlines(keepends=True),
+    }
     if locked:
         cell["metadata"] |= {"editable": False, "deletable": False}
     if kind == "code":
@@ -158,19 +171,24 @@ def _introduction(chapter: ChapterSource) -> str:
     paragraphs = chapter.doc.strip().split("\n\n")[1:]
     kept = [p for p in paragraphs if "python3 -m course" not in p and "%%exercise" not in p]
     number = chapter.chapter.removeprefix("ch")
-    return "\n\n".join([
-        f"# Chapter {number}: {chapter.title}", *kept,
-        (f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer "
-         "into its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The "
-         "cell behind it says what the answer is worth. Run the cells from top to bottom before you hand in."),
-    ])
+    return "\n\n".join(
+        [
+            f"# Chapter {number}: {chapter.title}",
+            *kept,
+            (
+                f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer "
+                "into its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The "
+                "cell behind it says what the answer is worth. Run the cells from top to bottom before you hand in."
+            ),
+        ]
+    )
 
 
 def _given(chapter: ChapterSource) -> str:
     """The head of the exercises file: imports and what the chapter gives."""
     lines = chapter.head.splitlines()
     tree = ast.parse(chapter.head)
-    return "from course.teaching import points\n\n" + "\n".join(lines[tree.body[0].end_lineno:]).strip("\n")
+    return "from course.teaching import points\n\n" + "\n".join(lines[tree.body[0].end_lineno :]).strip("\n")
 
 
 def _task(exercise: ExerciseSource) -> str:
@@ -192,8 +210,8 @@ def _with_regions(definition: Definition) -> str:
         documented = ast.get_docstring(function, clean=False) is not None
         first = function.body[0].end_lineno if documented else function.body[0].lineno - 1
         indent = " " * (function.col_offset + 4)
-        body = lines[first:function.end_lineno]
-        lines[first:function.end_lineno] = [indent + BEGIN, *body, indent + END]
+        body = lines[first : function.end_lineno]
+        lines[first : function.end_lineno] = [indent + BEGIN, *body, indent + END]
     return "\n".join(lines)
 
 

@@ -50,16 +50,19 @@ def points(name: str, history: Iterable[str] | None = None, course: Course | Non
     cells = list(_history() if history is None else history)
     parts = answers(chapter, cells)
     if exercise.name not in parts:
-        say(f"{exercise.name}: not attempted, 0 of {exercise.points} points",
-            f"  There is no answer yet: run the cell that begins with `# %% {exercise.name}`.")
+        say(
+            f"{exercise.name}: not attempted, 0 of {exercise.points} points",
+            f"  There is no answer yet: run the cell that begins with `# %% {exercise.name}`.",
+        )
         return 0
     result = grade_parts(chapter, exercise, parts, "the answers of this notebook", course)
     say(*feedback.lines(result, course.root))
     return result.score
 
 
-def grade_parts(chapter: ChapterSource, exercise: ExerciseSource, parts: dict[str, str], path: str,
-                course: Course, **options: Any) -> Grade:
+def grade_parts(
+    chapter: ChapterSource, exercise: ExerciseSource, parts: dict[str, str], path: str, course: Course, **options: Any
+) -> Grade:
     """Grade one answer among the answers of a notebook.
 
     They are graded as one file, since later exercises use earlier ones.  But cells are apart in a notebook: an answer

@@ -10,10 +10,25 @@ from typing import Any
 
 from course.report import STYLE, exercise_html, meter
 
-COLUMNS = ("student", "chapter", "exercise", "outcome", "score", "points", "checks_passed", "checks", "file",
-           "file_sha256", "graded_sha256", "message", "problems")
-MORE = "td.n{font-variant-numeric:tabular-nums}th{border-bottom:1px solid #888}.problem{color:#b04a00}" \
-       "@media(prefers-color-scheme:dark){.problem{color:#f0a050}}"
+COLUMNS = (
+    "student",
+    "chapter",
+    "exercise",
+    "outcome",
+    "score",
+    "points",
+    "checks_passed",
+    "checks",
+    "file",
+    "file_sha256",
+    "graded_sha256",
+    "message",
+    "problems",
+)
+MORE = (
+    "td.n{font-variant-numeric:tabular-nums}th{border-bottom:1px solid #888}.problem{color:#b04a00}"
+    "@media(prefers-color-scheme:dark){.problem{color:#f0a050}}"
+)
 
 
 def as_json(document: dict[str, Any]) -> str:
@@ -34,12 +49,31 @@ def as_csv(document: dict[str, Any]) -> str:
         rows = [(chapter, grade) for chapter in entry["chapters"] for grade in chapter["exercises"]]
         for chapter, grade in rows:
             checks = grade["checks"]
-            message = grade["message"] or grade["misconception"] or next(
-                (f"{check['text']}: {check['what']}" for check in checks if check["status"] == "failed"), "")
-            writer.writerow([plain(value) for value in (
-                entry["student"], chapter["chapter"], grade["exercise"], grade["outcome"], grade["score"],
-                grade["points"], sum(check["status"] == "passed" for check in checks), len(checks), chapter["file"],
-                chapter["sha256"], grade["digest"], message, problems)])
+            message = (
+                grade["message"]
+                or grade["misconception"]
+                or next((f"{check['text']}: {check['what']}" for check in checks if check["status"] == "failed"), "")
+            )
+            writer.writerow(
+                [
+                    plain(value)
+                    for value in (
+                        entry["student"],
+                        chapter["chapter"],
+                        grade["exercise"],
+                        grade["outcome"],
+                        grade["score"],
+                        grade["points"],
+                        sum(check["status"] == "passed" for check in checks),
+                        len(checks),
+                        chapter["file"],
+                        chapter["sha256"],
+                        grade["digest"],
+                        message,
+                        problems,
+                    )
+                ]
+            )
         if not rows:
             blank = ["" for _ in COLUMNS[1:-1]]
             writer.writerow([plain(value) for value in (entry["student"], *blank, problems)])
@@ -61,9 +95,11 @@ def page(document: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     head = "".join(f"<th>{say(c['chapter'])}<br>of {c['points']}</th>" for c in chapters)
     parts = [
-        ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: submissions</title>'
-         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-         f"<style>{STYLE}{MORE}</style></head><body><h1>Submissions</h1>"),
+        (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: submissions</title>'
+            '<meta name="viewport" content="width=device-width,initial-scale=1">'
+            f"<style>{STYLE}{MORE}</style></head><body><h1>Submissions</h1>"
+        ),
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
         f"<table><thead><tr><th>student</th>{head}<th>points</th><th>passed</th><th></th></tr></thead><tbody>",
     ]
@@ -71,9 +107,11 @@ def page(document: dict[str, Any]) -> str:
         scores = {c["chapter"]: c["score"] for c in entry["chapters"]}
         cells = "".join(f'<td class="n">{scores.get(c["chapter"], "")}</td>' for c in chapters)
         problems = f'<span class="problem">{len(entry["problems"])} to look at</span>' if entry["problems"] else ""
-        parts.append(f'<tr><td><a href="#s{number}">{say(entry["student"])}</a></td>{cells}'
-                     f'<td class="n">{entry["score"]} of {entry["points"]}</td>'
-                     f'<td class="n">{entry["passed"]} of {entry["exercises"]}</td><td>{problems}</td></tr>')
+        parts.append(
+            f'<tr><td><a href="#s{number}">{say(entry["student"])}</a></td>{cells}'
+            f'<td class="n">{entry["score"]} of {entry["points"]}</td>'
+            f'<td class="n">{entry["passed"]} of {entry["exercises"]}</td><td>{problems}</td></tr>'
+        )
     parts.append("</tbody></table>")
     if document["ignored"]:
         parts.append(f"<p>Not submissions: {say(', '.join(document['ignored']))}.</p>")
@@ -83,13 +121,21 @@ def page(document: dict[str, Any]) -> str:
 
 def _student(number: int, entry: dict[str, Any]) -> str:
     say = html.escape
-    parts = [(f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} '
-              f'points {meter(entry["score"], entry["points"])}</p>')]
+    parts = [
+        (
+            f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} '
+            f"points {meter(entry['score'], entry['points'])}</p>"
+        )
+    ]
     parts += [f'<p class="problem">{say(problem)}</p>' for problem in entry["problems"]]
     for chapter in entry["chapters"]:
-        where = (f'<code>{say(chapter["file"])}</code>, SHA-256 <code>{chapter["sha256"]}</code>' if chapter["file"]
-                 else "not handed in")
-        parts.append(f'<h3>{say(chapter["chapter"])}: {chapter["score"]} of {chapter["points"]} points</h3>'
-                     f"<p>{where}</p>")
+        where = (
+            f"<code>{say(chapter['file'])}</code>, SHA-256 <code>{chapter['sha256']}</code>"
+            if chapter["file"]
+            else "not handed in"
+        )
+        parts.append(
+            f"<h3>{say(chapter['chapter'])}: {chapter['score']} of {chapter['points']} points</h3><p>{where}</p>"
+        )
         parts += [exercise_html(grade, opened=False) for grade in chapter["exercises"]]
     return "".join(parts) + "</section>"

@@ -76,8 +76,9 @@ def find(folder: Path, course: Course) -> tuple[list[tuple[str, Path]], list[str
     OSError
         The folder cannot be read.
     """
-    paths = sorted((Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith(".")),
-                   key=lambda path: path.name)
+    paths = sorted(
+        (Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith(".")), key=lambda path: path.name
+    )
     chosen = [p for p in paths if p.is_dir() or p.suffix.lower() in (".zip", *SIZE) or p.is_symlink()]
     chosen = [p for p in chosen if p.name not in SKIPPED]
     chapters = {chapter.file_name for chapter in course.chapters()}
@@ -228,15 +229,23 @@ def _choose(submission: Submission, chapter: ChapterSource, texts: list[tuple[_E
     A Python file comes first, unless it is the untouched starter and a notebook holds answers.  Among several, the file
     with the chapter's own name wins, then the one nearest to the top, then the first by name; the others are told.
     """
-    files = [(e, text, sha) for e, text, sha in texts
-             if e.path.suffix.lower() == ".py" and _is_of(chapter, e.path, text)]
+    files = [
+        (e, text, sha) for e, text, sha in texts if e.path.suffix.lower() == ".py" and _is_of(chapter, e.path, text)
+    ]
     files.sort(key=lambda f: (f[0].path.name != chapter.file_name, len(f[0].path.parts), str(f[0].path)))
-    books = [(e, parts, sha) for e, text, sha in texts if e.path.suffix.lower() == ".ipynb"
-             if (parts := _notebook_parts(chapter, text))]
+    books = [
+        (e, parts, sha)
+        for e, text, sha in texts
+        if e.path.suffix.lower() == ".ipynb"
+        if (parts := _notebook_parts(chapter, text))
+    ]
     books.sort(key=lambda book: (len(book[0].path.parts), str(book[0].path)))
     touched = [f for f in files if normalise(f[1]) != normalise(chapter.starter())]
-    answered = [b for b in books if any(normalise(part) != normalise(chapter.exercise(name).starter)
-                                        for name, part in b[1].items())]
+    answered = [
+        b
+        for b in books
+        if any(normalise(part) != normalise(chapter.exercise(name).starter) for name, part in b[1].items())
+    ]
     if touched or (files and not answered):
         entry, text, sha = (touched or files)[0]
         found = None

@@ -198,7 +198,9 @@ class KvCache:
         if end <= start:
             return
         if start < 0 or self.len != start:
-            raise KvCacheShapeMismatch(f"rows from {start} can only be copied behind {start} rows, this cache holds {self.len}")
+            raise KvCacheShapeMismatch(
+                f"rows from {start} can only be copied behind {start} rows, this cache holds {self.len}"
+            )
         if end > source.len:
             raise KvCacheShapeMismatch(f"rows up to {end} were asked for, the source holds {source.len}")
         if end > self.capacity:

@@ -58,7 +58,9 @@ def _run(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     asked = next((a for a in arguments if not a.startswith("-")), None)
     for name, summary in _available().items():
-        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
+        sub = commands.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+        )
         if name == asked:  # the others are only named
             module = importlib.import_module(f".{name}", __name__)
             module.add_arguments(sub)

@@ -19,13 +19,26 @@ if TYPE_CHECKING:
     from ..generation import Generation
     from ..model import Model
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n")
+SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "repeat_last_n",
+)
 
 
 def add_model_name(parser: argparse.ArgumentParser) -> None:
     """Add --model."""
     parser.add_argument(
-        "-m", "--model", default="smollm2", metavar="NAME|PATH", help="a name from `fucina models`, or a .gguf (smollm2)"
+        "-m",
+        "--model",
+        default="smollm2",
+        metavar="NAME|PATH",
+        help="a name from `fucina models`, or a .gguf (smollm2)",
     )
 
 
@@ -38,9 +51,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what `fucina.load` takes."""
     add_model_name(parser)
     group = parser.add_argument_group("running the model")
-    group.add_argument("--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)")
+    group.add_argument(
+        "--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)"
+    )
     group.add_argument("--threads", type=int, metavar="N", help="of the native backend (the machine's cores)")
-    group.add_argument("--context", type=int, metavar="N", help="positions that a conversation may have (what the model has)")
+    group.add_argument(
+        "--context", type=int, metavar="N", help="positions that a conversation may have (what the model has)"
+    )
     group.add_argument("--cache-dtype", choices=("f16", "f32"), help="of keys and values")
 
 
@@ -60,7 +77,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     add("--presence-penalty", float, "F", defaults.PRESENCE_PENALTY, "subtracted once from seen tokens")
     add("--repeat-last-n", int, "N", defaults.REPEAT_LAST_N, "how many tokens the penalties look at")
     group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+    )
 
 
 def add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
@@ -73,12 +92,20 @@ def add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
 def add_spec_options(parser: argparse.ArgumentParser) -> None:
     """Add speculation: the same tokens in less time, where text repeats itself."""
     group = parser.add_argument_group("speculation: the same tokens, in less time where text repeats itself")
-    group.add_argument("--spec", action="store_true", help="draft tokens from the text so far, verify several in one pass")
     group.add_argument(
-        "--spec-ref", action="append", default=[], metavar="FILE", help="a text that may be quoted, to draft from too; may be repeated"
+        "--spec", action="store_true", help="draft tokens from the text so far, verify several in one pass"
     )
     group.add_argument(
-        "--spec-costs", metavar="FILE", help="costs of passes on this machine, from `fucina bench --verify-cost --write` (built in)"
+        "--spec-ref",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a text that may be quoted, to draft from too; may be repeated",
+    )
+    group.add_argument(
+        "--spec-costs",
+        metavar="FILE",
+        help="costs of passes on this machine, from `fucina bench --verify-cost --write` (built in)",
     )
     group.add_argument("--spec-stats", action="store_true", help="print on stderr what became of the drafts")
 
@@ -105,7 +132,9 @@ def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
         except OSError as error:
             raise InvalidOption(f"--spec-ref {name}: {error.strerror}") from None
         except UnicodeDecodeError as error:
-            raise InvalidOption(f"--spec-ref {name}: not UTF-8, byte 0x{error.object[error.start]:02X} at {error.start}") from None
+            raise InvalidOption(
+                f"--spec-ref {name}: not UTF-8, byte 0x{error.object[error.start]:02X} at {error.start}"
+            ) from None
         if not texts[-1]:
             raise InvalidOption(f"--spec-ref {name}: the file is empty, there is nothing to quote")
     if args.spec_costs is None:
@@ -138,7 +167,9 @@ def load_model(args: argparse.Namespace) -> Model:
     """Load the model that the options name."""
     from ..loading import load
 
-    return load(args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype)
+    return load(
+        args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype
+    )
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -171,7 +202,9 @@ def read_text(argument: str | None, what: str) -> str:
     try:
         text = sys.stdin.read() if buffer is None else buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidText(f"the {what} on stdin is not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start}") from None
+        raise InvalidText(
+            f"the {what} on stdin is not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start}"
+        ) from None
     for newline in ("\r\n", "\n"):
         if text.endswith(newline):
             return text[: -len(newline)]
@@ -222,7 +255,9 @@ def columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

@@ -13,7 +13,9 @@ from . import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("model", nargs="?", default="smollm2", metavar="NAME|PATH", help="a known name or a .gguf (smollm2)")
+    parser.add_argument(
+        "model", nargs="?", default="smollm2", metavar="NAME|PATH", help="a known name or a .gguf (smollm2)"
+    )
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--metadata", action="store_true", help="list every metadata key")
     common.add_json(parser)
@@ -28,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     document = describe(file)
     if args.tensors:
         document["tensors"] = [
-            {"name": t.name, "shape": list(t.shape), "type": t.ggml_type.name, "bytes": t.nbytes} for t in file.tensors.values()
+            {"name": t.name, "shape": list(t.shape), "type": t.ggml_type.name, "bytes": t.nbytes}
+            for t in file.tensors.values()
         ]
     if args.metadata:
         document["metadata"] = {key: file.metadata.describe(key) for key in file.metadata}

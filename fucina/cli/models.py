@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--path", metavar="NAME", help="print the file of a model that is installed")
-    what.add_argument("--fetch", metavar="NAME", help="download a model from the Hugging Face hub unless it is installed")
+    what.add_argument(
+        "--fetch", metavar="NAME", help="download a model from the Hugging Face hub unless it is installed"
+    )
     common.add_json(parser)
 
 
@@ -57,7 +59,9 @@ def _fetch(name: str):
         now = time.monotonic()
         if now - shown > 0.2 or done == total:
             shown = now
-            print(f"\r{name}: {common.megabytes(done)} of {common.megabytes(total)} ", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{name}: {common.megabytes(done)} of {common.megabytes(total)} ", end="", file=sys.stderr, flush=True
+            )
 
     on_terminal = sys.stderr.isatty()
     try:

@@ -47,7 +47,9 @@ def talk(conversation: Conversation, keep_history: bool = True) -> int:
                 return 0
             except UnicodeDecodeError as error:
                 byte = error.object[error.start]
-                _tell(f"not sent: byte 0x{byte:02X} of that line is no {error.encoding} text, which this terminal is set to")
+                _tell(
+                    f"not sent: byte 0x{byte:02X} of that line is no {error.encoding} text, which this terminal is set to"
+                )
                 continue
             if line in ("/exit", "/quit"):
                 return 0

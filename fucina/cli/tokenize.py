@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_model_name(parser)
     parser.add_argument("--plain", action="store_true", help="markers such as <|im_end|> in the text stay text")
     parser.add_argument("--bos", action="store_true", help="put BOS in front if the model wants it, as `generate` does")
-    parser.add_argument("--decode", action="store_true", help="TEXT is token ids (separated by spaces or commas): print their text")
+    parser.add_argument(
+        "--decode", action="store_true", help="TEXT is token ids (separated by spaces or commas): print their text"
+    )
     common.add_json(parser)
 
 
@@ -36,7 +38,12 @@ def run(args: argparse.Namespace) -> int:
     pieces = [tokenizer.piece(token) for token in ids]
     if args.json:
         tokens = [
-            {"id": token, "piece": piece.decode("utf-8", "replace"), "bytes": piece.hex(), "special": tokenizer.is_special(token)}
+            {
+                "id": token,
+                "piece": piece.decode("utf-8", "replace"),
+                "bytes": piece.hex(),
+                "special": tokenizer.is_special(token),
+            }
             for token, piece in zip(ids, pieces, strict=True)
         ]
         common.print_json({"text": text, "count": len(ids), "tokens": tokens})

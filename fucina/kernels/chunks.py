@@ -74,7 +74,9 @@ def four_sums(k: Emitter, v: list[Value]) -> Value:
     return h.shuffle([0, 1, 2, 3]) + h.shuffle([4, 5, 6, 7])
 
 
-def scores(k: Emitter, shape: Shape, queries: list[Value], keys: Value, n, out: Value, scale: Value, values: Value) -> None:
+def scores(
+    k: Emitter, shape: Shape, queries: list[Value], keys: Value, n, out: Value, scale: Value, values: Value
+) -> None:
     """out[i, t] = scale · query i · key t for n <= 64 positions; then -1e30 up to a multiple of 8.
 
     Meanwhile it asks memory for the values, which are needed next.

@@ -1,7 +1,7 @@
 """What a kernel becomes: its LLVM code, and its assembly for this CPU or another one.
 
-    print(assembly("linear.q4_1"))
-    print(assembly("linear.q4_1", "neon", "aarch64-linux-gnu", "cortex-a76"))
+print(assembly("linear.q4_1"))
+print(assembly("linear.q4_1", "neon", "aarch64-linux-gnu", "cortex-a76"))
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def read_family(file: GgufFile) -> LoadedFamily:
     arch = file.metadata.str("general.architecture")
     family = FAMILIES.get(arch)
     if family is None:
-        raise UnsupportedArchitecture(f"architecture {arch!r} is not implemented; available: {', '.join(sorted(FAMILIES))}")
+        raise UnsupportedArchitecture(
+            f"architecture {arch!r} is not implemented; available: {', '.join(sorted(FAMILIES))}"
+        )
     find = WeightFinder(file)
     config = family.Config.from_file(file, find)
     weights = family.Weights.from_file(find, config)

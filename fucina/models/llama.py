@@ -52,7 +52,11 @@ class Config:
             context_length=meta.int(f"{arch}.context_length"),
             eps=meta.float(f"{arch}.attention.layer_norm_rms_epsilon"),
             rope=RopeSpec(
-                dims, meta.float(f"{arch}.rope.freq_base", default=10000.0), "interleaved", factors, rope_scale(meta, arch)
+                dims,
+                meta.float(f"{arch}.rope.freq_base", default=10000.0),
+                "interleaved",
+                factors,
+                rope_scale(meta, arch),
             ),
         )
 

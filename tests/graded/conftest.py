@@ -6,8 +6,12 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--target", choices=("solutions", "exercises"), default="solutions",
-                     help="whose code to grade: the course's solutions, or the learner's exercises/")
+    parser.addoption(
+        "--target",
+        choices=("solutions", "exercises"),
+        default="solutions",
+        help="whose code to grade: the course's solutions, or the learner's exercises/",
+    )
 
 
 @pytest.fixture(scope="session")

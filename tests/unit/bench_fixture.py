@@ -149,7 +149,11 @@ def speculation() -> dict[str, Any]:
         stats = {
             "steps": 50, "committed": 100, "drafted": 80, "accepted": 60, "disabled_steps": 5, "priced": faster,
         }  # fmt: skip
-        seconds = {"plain": [faster, faster], "speculative": [1.0, 1.0], **{v: [faster / x] * 2 for v, x in more.items()}}
+        seconds = {
+            "plain": [faster, faster],
+            "speculative": [1.0, 1.0],
+            **{v: [faster / x] * 2 for v, x in more.items()},
+        }
         return {
             "kind": kind,
             "index": index,

@@ -317,7 +317,11 @@ def test_lists_of_a_batch_may_be_generators(model):
 def test_what_is_no_list_of_a_batch(model):
     a = Conversation(model, template="chatml", max_tokens=2)
     for go, prompts in ((send_batch, ["x"]), (send_batch_tokens_reuse, [[1]])):
-        for arguments, name in (((a, prompts), "conversations"), (([a], None), "prompts"), (([a], prompts, 5), "writers")):
+        for arguments, name in (
+            ((a, prompts), "conversations"),
+            (([a], None), "prompts"),
+            (([a], prompts, 5), "writers"),
+        ):
             with pytest.raises(InvalidOption, match=f"{name} must be a sequence"):
                 go(*arguments)
         with pytest.raises(InvalidOption, match="it holds a int"):

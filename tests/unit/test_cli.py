@@ -137,7 +137,9 @@ def test_chat_reads_lines(cli, path, monkeypatch):
 def test_a_byte_order_mark_is_no_part_of_a_message(cli, path, monkeypatch, options, tmp_path):
     said = []
     for mark in (b"", b"\xef\xbb\xbf"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(mark + b"hi\n\xef\xbb\xbfhi\n"), encoding="ascii"))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(mark + b"hi\n\xef\xbb\xbfhi\n"), encoding="ascii")
+        )
         saved, real = [], fucina.Conversation.send
         monkeypatch.setattr(fucina.Conversation, "send", lambda c, text, **o: saved.append(text) or real(c, text, **o))
         assert cli("chat", "-n", 2, *options, *naive(path))[0] == 0
@@ -163,7 +165,15 @@ def test_chat_from_a_script(cli, path, monkeypatch, tmp_path):
 
     saved = tmp_path / "talk.json"
     status, out, err = script(
-        b"hi", b"", b"/regenerate", "\u00e9".encode(), b"/undo", b"/stats", b"/system be", b"hi", f"/save {saved}".encode()
+        b"hi",
+        b"",
+        b"/regenerate",
+        "\u00e9".encode(),
+        b"/undo",
+        b"/stats",
+        b"/system be",
+        b"hi",
+        f"/save {saved}".encode(),
     )
     first, again, second, other = out.splitlines()
     assert status == 0 and first == again and second and other != first
@@ -224,7 +234,13 @@ def test_chat_in_a_terminal(terminal):
     assert status == 0
     first, second = out.splitlines()
     assert first == second  # greedy, and forgotten in between
-    for said in ("positions in use; last reply: 0 of", "/reset", "no command /nope", "tokens with this message", "forgotten"):
+    for said in (
+        "positions in use; last reply: 0 of",
+        "/reset",
+        "no command /nope",
+        "tokens with this message",
+        "forgotten",
+    ):
         assert said in err
     assert terminal()[0] == 0
     status, _, err = terminal(KeyboardInterrupt())
@@ -277,7 +293,9 @@ def test_chat_commands(terminal, tmp_path):
 
 def test_a_line_that_cannot_be_done_never_ends_the_talk(terminal, tmp_path):
     undecodable = UnicodeDecodeError("ascii", b"h\xc3", 1, 2, "ordinal not in range(128)")
-    status, out, err = terminal("hi", "/save /", "/save .", "/save a\0b", "/save ~nobody.at.all/x", undecodable, "/regenerate")
+    status, out, err = terminal(
+        "hi", "/save /", "/save .", "/save a\0b", "/save ~nobody.at.all/x", undecodable, "/regenerate"
+    )
     first, again = out.splitlines()
     assert status == 0 and first == again and "Traceback" not in err
     assert err.count("cannot write") == 4 and "byte 0xC3 of that line is no ascii text" in err
@@ -315,7 +333,12 @@ def test_ctrl_c_stops_a_reply_in_the_terminal(terminal, monkeypatch):
 
     monkeypatch.setattr(ReplyStream, "__next__", interrupted)
     status, out, err = terminal("hi", "/stats", "hi")
-    assert status == 0 and out.splitlines()[0].endswith(" [stopped]") and "finish: cancelled" in err and len(out.splitlines()) == 2
+    assert (
+        status == 0
+        and out.splitlines()[0].endswith(" [stopped]")
+        and "finish: cancelled" in err
+        and len(out.splitlines()) == 2
+    )
     calls.clear()
 
 

@@ -382,7 +382,9 @@ def test_an_empty_system_message(model, template):
     """Case B10: it is a message like another, not none."""
     c = Conversation(model, "", template=template, max_tokens=2)
     c.send("hi")
-    assert model.tokenizer.decode(c.history).startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>")
+    assert model.tokenizer.decode(c.history).startswith(
+        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>"
+    )
     assert c.messages[0] == {"role": "system", "content": ""} and c.system == ""
 
 
@@ -568,7 +570,9 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
     """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
     if speculation:
-        speculation = SpeculativeDecoder(model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False))
+        speculation = SpeculativeDecoder(
+            model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
+        )
     c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
     c.send("hi")
     real, passes = model.forward_rows, []

@@ -434,8 +434,13 @@ def test_the_checkout_is_importable_in_every_locale(checkout, tmp_path):
     program = "import os, site, sys; site.addsitedir(os.environ['SITE']); import found_in_checkout as f; print(f.value)"
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHON", "LANG"))}
     for few in ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"}):
-        answer = subprocess.run([sys.executable, "-c", program], env={**variables, **few, "SITE": str(site)},
-                                capture_output=True, encoding="utf-8", cwd=tmp_path)
+        answer = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**variables, **few, "SITE": str(site)},
+            capture_output=True,
+            encoding="utf-8",
+            cwd=tmp_path,
+        )
         assert answer.stdout.strip() == "17", answer.stderr
 
 
@@ -447,11 +452,18 @@ def test_an_environment_made_in_one_locale_is_ready_in_another(checkout):
         (checkout / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     installed(checkout)
-    program = "import course.environment as e; print(e.inspect(('course',)).kind, e.read_state()['root'].encode('utf-8'))"
+    program = (
+        "import course.environment as e; print(e.inspect(('course',)).kind, e.read_state()['root'].encode('utf-8'))"
+    )
     answers = set()
     for few in ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"}):
-        answer = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": "", **few},
-                                capture_output=True, encoding="utf-8", cwd=checkout)
+        answer = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": "", **few},
+            capture_output=True,
+            encoding="utf-8",
+            cwd=checkout,
+        )
         assert answer.stdout.startswith("ready "), answer.stderr + answer.stdout
         answers.add(answer.stdout)
     assert len(answers) == 1

@@ -24,14 +24,24 @@ def every_figure() -> dict[str, Figure]:
         "long cache": figures.cache_rows(0, 400),
         "block": figures.block_bytes([("scale", 2), ("minimum", 2), ("quants", 16)], 32, bytes(20)),
         "timeline": figures.accept_reject([(["a", "b"], 1, "c"), ([], 0, "d"), (["e"], 1, "f")]),
-        "curves": figures.curves([1, 2, 4], {"one": [1, math.nan, 3], "two": [3, 2, 1]}, "x", "y", "t", log_x=True,
-                                 marks={"roof": 5}),
+        "curves": figures.curves(
+            [1, 2, 4], {"one": [1, math.nan, 3], "two": [3, 2, 1]}, "x", "y", "t", log_x=True, marks={"roof": 5}
+        ),
         "flat curve": figures.curves([0, 1], {"zero": [0, 0]}),
         "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
-        "loop": figures.loop_states([("good", [3, 1, 4], [3, 1]), ("late", ["a", "b"], []),
-                                     ("early", [" a"], [" a", "b"]), ("empty", [], []), ("other", [1, 2, 3], [1, 9])]),
-        "pool": figures.prefix_pool({"slot 0": ["You", " are", " a", " cat"], "slot 1": ["You", " are", " <b>", "!"],
-                                     "slot 2": []}, ["You", " are", " <b>", " now", "?"]),
+        "loop": figures.loop_states(
+            [
+                ("good", [3, 1, 4], [3, 1]),
+                ("late", ["a", "b"], []),
+                ("early", [" a"], [" a", "b"]),
+                ("empty", [], []),
+                ("other", [1, 2, 3], [1, 9]),
+            ]
+        ),
+        "pool": figures.prefix_pool(
+            {"slot 0": ["You", " are", " a", " cat"], "slot 1": ["You", " are", " <b>", "!"], "slot 2": []},
+            ["You", " are", " <b>", " now", "?"],
+        ),
         "pool of ids": figures.prefix_pool({"a": range(3), "b": range(4), "c": range(4)}, range(4), "Ids"),
         "pool at rest": figures.prefix_pool({"a": [b"x", b"\xff"], "free": []}),
         "bars": figures.bars({"a": 1, "b": 0}, "tok/s", "Speed", ("roof", 2.0)),
@@ -84,8 +94,11 @@ def test_words_say_what_the_picture_says() -> None:
 def test_a_pool_reuses_rows_of_one_slot_and_runs_the_last_token(request_ids: list[int]) -> None:
     slots = {"a": [1, 2], "b": [1, 2, 3, 4], "c": []}
     figure = figures.prefix_pool(slots, request_ids)
-    shared = max(len(request_ids[:n]) for n in range(len(request_ids) + 1)
-                 if any(tokens[:n] == request_ids[:n] for tokens in slots.values()))
+    shared = max(
+        len(request_ids[:n])
+        for n in range(len(request_ids) + 1)
+        if any(tokens[:n] == request_ids[:n] for tokens in slots.values())
+    )
     reused = min(shared, len(request_ids) - 1)
     assert f"{reused} reused, {len(request_ids) - reused} prefilled" in figure.svg
     assert figure.svg.count(", chosen") == (1 if reused else 0)
@@ -94,12 +107,19 @@ def test_a_pool_reuses_rows_of_one_slot_and_runs_the_last_token(request_ids: lis
 
 def test_bad_input_is_refused() -> None:
     for call in (
-        lambda: figures.token_strip(["a"], [0.1, 0.2]), lambda: figures.cache_rows(5, 4),
-        lambda: figures.cache_rows(4, 4, rewind_to=3, again=2), lambda: figures.block_bytes([("a", 2)], 2, b"1"),
-        lambda: figures.accept_reject([(["a"], 2, "b")]), lambda: figures.curves([1], {"a": [1, 2]}),
-        lambda: figures.curves([], {"a": []}), lambda: figures.curves([0, 1], {"a": [1, 2]}, log_x=True),
-        lambda: figures.bars({}), lambda: figures.loop_states([]), lambda: figures.bars({"a": 0}),
-        lambda: figures.prefix_pool({}), lambda: figures.prefix_pool({"a": ["x"]}, []),
+        lambda: figures.token_strip(["a"], [0.1, 0.2]),
+        lambda: figures.cache_rows(5, 4),
+        lambda: figures.cache_rows(4, 4, rewind_to=3, again=2),
+        lambda: figures.block_bytes([("a", 2)], 2, b"1"),
+        lambda: figures.accept_reject([(["a"], 2, "b")]),
+        lambda: figures.curves([1], {"a": [1, 2]}),
+        lambda: figures.curves([], {"a": []}),
+        lambda: figures.curves([0, 1], {"a": [1, 2]}, log_x=True),
+        lambda: figures.bars({}),
+        lambda: figures.loop_states([]),
+        lambda: figures.bars({"a": 0}),
+        lambda: figures.prefix_pool({}),
+        lambda: figures.prefix_pool({"a": ["x"]}, []),
         lambda: figures.slider(lambda n: figures.cache_rows(n, 9), n=(0, 4, 5)),
     ):
         with pytest.raises(ValueError):
@@ -130,8 +150,9 @@ def test_a_live_slider_draws_again_for_each_value(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("FUCINA_STATIC", raising=False)
     monkeypatch.setattr(sliders, "_live", lambda: True)
     monkeypatch.setattr(IPython.display, "display", shown.append)
-    box = figures.slider(lambda kept, part: figures.cache_rows(8, 8, rewind_to=int(kept * part)), kept=(0, 8, 3),
-                         part=(0.0, 1.0, 1.0))
+    box = figures.slider(
+        lambda kept, part: figures.cache_rows(8, 8, rewind_to=int(kept * part)), kept=(0, 8, 3), part=(0.0, 1.0, 1.0)
+    )
     kept, part, _ = box.children
     assert (type(kept), type(part)) == (IntSlider, FloatSlider) and "truncate(3)" in shown[-1].alt
     kept.value = 6

@@ -18,13 +18,26 @@ def automaton() -> Figure:
     return figures.state_graph(
         PLACES,
         [("0", "1", "a"), ("1", "2", "b"), ("2", "3", "c"), ("0", "2'", "b"), ("0", "3", "c"), ("2'", "3", "c")],
-        dashed=[("1", "0"), ("2", "2'"), ("2'", "0"), ("3", "0")], current="2'", double=["3"], title="Growing")
+        dashed=[("1", "0"), ("2", "2'"), ("2'", "0"), ("3", "0")],
+        current="2'",
+        double=["3"],
+        title="Growing",
+    )
 
 
 def machine() -> Figure:
     places = {"ON": (0, 0), "OFF": (1, 0), "PROBE": (1, 1)}
-    return figures.state_graph(places, [("ON", "OFF", "rate < 1.0"), ("OFF", "PROBE", "128 steps"), ("PROBE", "ON", ""),
-                                        ("PROBE", "OFF", "lost"), ("ON", "ON", "good"), ("ON", "ON", "better")])
+    return figures.state_graph(
+        places,
+        [
+            ("ON", "OFF", "rate < 1.0"),
+            ("OFF", "PROBE", "128 steps"),
+            ("PROBE", "ON", ""),
+            ("PROBE", "OFF", "lost"),
+            ("ON", "ON", "good"),
+            ("ON", "ON", "better"),
+        ],
+    )
 
 
 def words(figure: Figure) -> list[str]:
@@ -88,15 +101,18 @@ def test_words_say_what_the_picture_says() -> None:
     assert {"current", "suffix link", "2'"} <= set(words(automaton()))
 
 
-@pytest.mark.parametrize(("call", "told"), [
-    (lambda: figures.state_graph({}, []), "no states"),
-    (lambda: figures.state_graph({"a": (0, 0), "b": (0, 0)}, []), "'a' and 'b' both stand at"),
-    (lambda: figures.state_graph({"a": (0, 0)}, [("a", "z", "x")]), "no state 'z'"),
-    (lambda: figures.state_graph({"a": (0, 0)}, [("y", "a", "x")]), "no state 'y'"),
-    (lambda: figures.state_graph({"a": (0, 0)}, [], current="c"), "current: there is no state 'c'"),
-    (lambda: figures.state_graph({"a": (0, 0)}, [], dashed=[("a", "d")]), "no state 'd'"),
-    (lambda: figures.state_graph({"a": (0, 0)}, [], double=["e"]), "double: there is no state 'e'"),
-])
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: figures.state_graph({}, []), "no states"),
+        (lambda: figures.state_graph({"a": (0, 0), "b": (0, 0)}, []), "'a' and 'b' both stand at"),
+        (lambda: figures.state_graph({"a": (0, 0)}, [("a", "z", "x")]), "no state 'z'"),
+        (lambda: figures.state_graph({"a": (0, 0)}, [("y", "a", "x")]), "no state 'y'"),
+        (lambda: figures.state_graph({"a": (0, 0)}, [], current="c"), "current: there is no state 'c'"),
+        (lambda: figures.state_graph({"a": (0, 0)}, [], dashed=[("a", "d")]), "no state 'd'"),
+        (lambda: figures.state_graph({"a": (0, 0)}, [], double=["e"]), "double: there is no state 'e'"),
+    ],
+)
 def test_bad_input_is_refused_by_name(call, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         call()

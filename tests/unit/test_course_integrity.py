@@ -67,7 +67,7 @@ def test_solution_earns_everything(desk: Desk) -> None:
     grade = desk.grade(desk.chapter.solved())
     assert (grade.outcome, grade.score) == (PASSED, desk.exercise.points), said(grade)
     texts = [check.text for check in grade.checks]
-    assert texts[-len(desk.exercise.checks):] == list(desk.exercise.checks)
+    assert texts[-len(desk.exercise.checks) :] == list(desk.exercise.checks)
     assert len(texts) == len(set(texts)) >= 3
 
 
@@ -195,10 +195,14 @@ def test_changing_the_inputs(desk: Desk) -> None:
     assert "changes its argument" in rejected(desk.grade(desk.with_part(part)))
 
 
-@pytest.mark.parametrize(("name", "body"), [
-    ("ch00.decode_ceiling", "    return 200.0"), ("ch00.next_token", "    return [(0, 0.25), (1, 0.25)]"),
-    ("ch05.truncate", "    cache.len = 1"),
-])
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ch00.decode_ceiling", "    return 200.0"),
+        ("ch00.next_token", "    return [(0, 0.25), (1, 0.25)]"),
+        ("ch05.truncate", "    cache.len = 1"),
+    ],
+)
 def test_answer_typed_in_for_the_example(desk: Desk, body: str) -> None:
     stub = desk.exercise.written[0].starter.splitlines()
     grade = desk.grade(desk.with_part("\n".join([*stub[:-1], body])))
@@ -252,14 +256,17 @@ def test_runaway_memory_ends(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ["ch00.decode_ceiling"])
-@pytest.mark.parametrize(("statement", "told"), [
-    ("import os; os._exit(0)", "ended the whole process"),
-    ("import sys; sys.exit(0)", "ends the program"),
-    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    ("input('? ')", "asks for keyboard input"),
-    ("return [][1]", "IndexError: list index out of range"),
-    ("return decode_ceiling(weight_bytes, bandwidth)", "RecursionError"),
-])
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("import os; os._exit(0)", "ended the whole process"),
+        ("import sys; sys.exit(0)", "ends the program"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("input('? ')", "asks for keyboard input"),
+        ("return [][1]", "IndexError: list index out of range"),
+        ("return decode_ceiling(weight_bytes, bandwidth)", "RecursionError"),
+    ],
+)
 def test_other_ways_out(desk: Desk, statement: str, told: str) -> None:
     grade = desk.grade(desk.with_part(rebuilt(desk, lambda body: ast.parse(statement).body)))
     assert told in rejected(grade)
@@ -321,7 +328,8 @@ def test_check_of_everything_fails_while_one_is_open(course: Course, capsys: pyt
     chapter = course.chapters()[-1]
     last = chapter.exercises[-1]
     (course.exercises / chapter.file_name).write_text(
-        chapter.assemble({e.name: e.solution for e in chapter.exercises if e.name != last.name}), encoding="utf-8")
+        chapter.assemble({e.name: e.solution for e in chapter.exercises if e.name != last.name}), encoding="utf-8"
+    )
     assert main(["check"], course) == 1
     assert f"{last.name}: not attempted" in capsys.readouterr().out
     assert main(["check", "no.such"], course) == 2

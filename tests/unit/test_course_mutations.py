@@ -22,48 +22,81 @@ FAULTS = {
     "always passes": (
         "wrong_solution_gets",
         "course/grading/outcome.py",
-        "return PASSED if checks and all(check.passed for check in checks) else NOT_YET", "return PASSED"),
+        "return PASSED if checks and all(check.passed for check in checks) else NOT_YET",
+        "return PASSED",
+    ),
     "grades the solution instead of the learner's file": (
         "untouched_starter",
         "course/grading/__init__.py",
         "return grade_text(exercise.name, text, str(path), course, **options)",
-        "return grade_text(exercise.name, chapter.solved(), str(path), course, **options)"),
+        "return grade_text(exercise.name, chapter.solved(), str(path), course, **options)",
+    ),
     "swallows the learner's exception": (
         "other_ways_out",
         "course/grading/core.py",
         'result.what, result.trace = f"raises {describe(caught.error)}", learner.trimmed(caught.error, path)',
-        'result.status = "passed"'),
+        'result.status = "passed"',
+    ),
     "skips the last check": (
         "earns_everything",
-        "course/grading/core.py", "checks = list(exercise.checks)", "checks = list(exercise.checks)[:-1]"),
+        "course/grading/core.py",
+        "checks = list(exercise.checks)",
+        "checks = list(exercise.checks)[:-1]",
+    ),
     "exit code is always 0": (
         "truth_by_its_exit_code",
-        "course/platform.py", "return 0 if grades and all(result.passed for result in grades) else 1", "return 0"),
+        "course/platform.py",
+        "return 0 if grades and all(result.passed for result in grades) else 1",
+        "return 0",
+    ),
     "takes a failed comparison for a pass": (
         "wrong_solution_gets",
         "course/grading/core.py",
-        "    except Failed as failed:\n", "    except Failed as failed:\n        result.status = 'passed'\n"),
+        "    except Failed as failed:\n",
+        "    except Failed as failed:\n        result.status = 'passed'\n",
+    ),
     "runs the untouched starter": (
-        "untouched_starter", "course/grading/core.py", "        if not written:\n", "        if False:\n"),
+        "untouched_starter",
+        "course/grading/core.py",
+        "        if not written:\n",
+        "        if False:\n",
+    ),
     "names the first wrong solution, whatever happened": (
         "wrong_solution_gets",
-        "course/grading/core.py", "same = [row for row in known if row[2] == mine]", "same = known[:1]"),
+        "course/grading/core.py",
+        "same = [row for row in known if row[2] == mine]",
+        "same = known[:1]",
+    ),
     "does not look at changed inputs": (
         "changing_the_inputs",
-        "course/grading/tools.py", "not _same(old, args[i])", "False"),
+        "course/grading/tools.py",
+        "not _same(old, args[i])",
+        "False",
+    ),
     "reports another file than it executed": (
         "grade_names_the_text",
-        "course/grading/core.py", "NOT_YET, path, digest(text))", 'NOT_YET, path, digest(""))'),
+        "course/grading/core.py",
+        "NOT_YET, path, digest(text))",
+        'NOT_YET, path, digest(""))',
+    ),
     "lets solutions be imported": (
         "importing_the_solution",
-        "course/grading/guard.py", "        self.tripped = what\n        raise", "        raise"),
+        "course/grading/guard.py",
+        "        self.tripped = what\n        raise",
+        "        raise",
+    ),
     "starters keep the solution": (
         "untouched_starter",
-        "course/parser.py", "        return Definition(node.name, self.cut(node), starter, doc, True)",
-        "        return Definition(node.name, self.cut(node), self.cut(node), doc, True)"),
+        "course/parser.py",
+        "        return Definition(node.name, self.cut(node), starter, doc, True)",
+        "        return Definition(node.name, self.cut(node), self.cut(node), doc, True)",
+    ),
     "gives full points for half the checks": (
         "wrong_solution_gets",
-        "course/grading/outcome.py", "return min(int(self.points * share), self.points - 1)", "return self.points"),
+        "course/grading/outcome.py",
+        "return min(int(self.points * share), self.points - 1)",
+        "return self.points",
+    ),
 }
 
 
@@ -81,12 +114,38 @@ def copy_project(folder: Path) -> None:
 
 def run_suite(folder: Path, tests: str) -> subprocess.CompletedProcess:
     """The tests of the copy's integrity suite whose names hold `tests`, to the first failure."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder),
-               "--import-mode=importlib", "-k", tests, SUITE]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1",
-                   "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
-                          encoding="utf-8", errors="replace", check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "--import-mode=importlib",
+        "-k",
+        tests,
+        SUITE,
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -17,8 +17,10 @@ from course.source import ROOT, normalise
 from tests.unit.course_kit import EXERCISES, REAL, make_course
 
 NAME = "ch05.truncate"
-GOOD = ("def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
-        "    cache.len = min(keep, cache.len)\n")
+GOOD = (
+    "def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
+    "    cache.len = min(keep, cache.len)\n"
+)
 WEAK = "def truncate(cache, keep):\n    cache.len = keep\n"
 
 
@@ -93,8 +95,9 @@ def test_what_python_cannot_read_is_not_saved(course: Course) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_unsolved_cells_define_their_stub_and_raise_nothing(course: Course, name: str,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsolved_cells_define_their_stub_and_raise_nothing(
+    course: Course, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     shell = Shell()
     chapter, exercise = course.exercise(name)
     line, cell = starter_cell(exercise).split("\n", 1)
@@ -165,8 +168,9 @@ def test_cards_have_a_plain_twin_and_escape_what_learners_write(course: Course) 
         assert word in bundle["text/html"] and word in bundle["text/plain"]
 
 
-def test_a_read_only_folder_still_grades(course: Course, monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_folder_still_grades(
+    course: Course, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(30, "Read-only file system")
 

@@ -20,7 +20,7 @@ from course.watch import Watcher
 from tests.unit.course_kit import Desk, make_course
 
 NAME = "ch00.decode_ceiling"
-BODY = "    raise NotImplementedError(\"ch00.decode_ceiling: your code here\")"
+BODY = '    raise NotImplementedError("ch00.decode_ceiling: your code here")'
 RIGHT = "    if min(weight_bytes, bandwidth) <= 0:\n        raise ValueError\n    return bandwidth * 1e9 / weight_bytes"
 
 
@@ -41,11 +41,15 @@ def solved(desk: Desk, body: str = RIGHT) -> str:
     return text.replace(BODY, body)
 
 
-@pytest.mark.parametrize("data", [
-    lambda text: b"\xef\xbb\xbf" + text.encode(),
-    lambda text: text.replace("\n", "\r\n").encode(),
-    lambda text: b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode(),
-], ids=["mark", "crlf", "mark and crlf"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode(),
+    ],
+    ids=["mark", "crlf", "mark and crlf"],
+)
 def test_what_windows_editors_write_is_graded(desk: Desk, data: Callable[[str], bytes]) -> None:
     desk.path.write_bytes(data(solved(desk)))
     assert desk.grade().passed
@@ -101,9 +105,16 @@ for i in range(60):
 
 
 def test_two_programs_save_into_one_file(course: Course) -> None:
-    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(course.root), name], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-              for name in (NAME, "ch00.next_token")]
+    savers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(course.root), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for name in (NAME, "ch00.next_token")
+    ]
     for saver in savers:
         assert saver.stdout.readline() == "ready\n"
     for saver in savers:

@@ -26,10 +26,14 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("parity") / "tiny.gguf"
     file = GgufFile(TINY / "llama.gguf")
     entries = {key: file.metadata.entry(key) for key in file.metadata}
-    write_gguf(path, entries, {
-        t.name: (t.numbers(), GgmlType.Q4_1 if len(t.shape) == 2 and t.shape[1] % 32 == 0 else GgmlType.F32)
-        for t in file.tensors.values()
-    })
+    write_gguf(
+        path,
+        entries,
+        {
+            t.name: (t.numbers(), GgmlType.Q4_1 if len(t.shape) == 2 and t.shape[1] % 32 == 0 else GgmlType.F32)
+            for t in file.tensors.values()
+        },
+    )
     return path
 
 
@@ -70,14 +74,17 @@ def test_another_text_is_counted_and_told(parity: Parity) -> None:
     assert any("where it first differs" in line for line in told.lines())
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    (lambda x, weight, eps: x[:-1], r"<lambda>() in place of rms_norm returned float32 ["),
-    (lambda x, weight, eps: x * np.nan, "values that are not finite"),
-    (lambda x, weight, eps: undefined_name, "raises NameError"),  # noqa: F821
-    (lambda x, weight: x, "raises TypeError"),
-    (lambda x, weight, eps: sys.exit(), "raises SystemExit"),
-    (lambda x, weight, eps: "text", "in place of rms_norm returned"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x, weight, eps: x[:-1], r"<lambda>() in place of rms_norm returned float32 ["),
+        (lambda x, weight, eps: x * np.nan, "values that are not finite"),
+        (lambda x, weight, eps: undefined_name, "raises NameError"),  # noqa: F821
+        (lambda x, weight: x, "raises TypeError"),
+        (lambda x, weight, eps: sys.exit(), "raises SystemExit"),
+        (lambda x, weight, eps: "text", "in place of rms_norm returned"),
+    ],
+)
 def test_a_bad_function_is_named_and_the_engine_unharmed(parity: Parity, wrong, said: str) -> None:
     before = parity.native.logits(parity.ids).tobytes()
     told = parity.op("rms_norm", wrong)
@@ -120,7 +127,7 @@ def test_a_forward_of_ones_own(parity: Parity) -> None:
 
         def rows(tokens):
             seen.extend(tokens)
-            return parity.naive.logits(seen)[-len(tokens):]
+            return parity.naive.logits(seen)[-len(tokens) :]
 
         return rows
 

@@ -48,8 +48,9 @@ def a_grade(course: Course, outcome: str, passed_checks: int = 0) -> Grade:
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), f"writer{i}", "40"], cwd=ROOT)
-               for i in range(3)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), f"writer{i}", "40"], cwd=ROOT) for i in range(3)
+    ]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
     entries = Progress(Course(tmp_path)).read()
     assert entries["shared"]["count"] == 120
@@ -114,8 +115,11 @@ def test_a_pass_is_never_lost(course: Course) -> None:
 
 
 def test_lock_is_exclusive_and_says_so(tmp_path: Path) -> None:
-    with locked(tmp_path / "x.lock"), pytest.raises(FilesError, match="another process"), \
-            locked(tmp_path / "x.lock", seconds=0.05):
+    with (
+        locked(tmp_path / "x.lock"),
+        pytest.raises(FilesError, match="another process"),
+        locked(tmp_path / "x.lock", seconds=0.05),
+    ):
         pass
 
 

@@ -29,8 +29,9 @@ from course.teaching.submissions import SIZE, find, read, readable
 from tests.unit.course_kit import FILES, REAL, make_course
 
 CH05 = "ch05_the_loop_and_the_cache.py"
-GOOD = ("def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
-        "    cache.len = min(keep, cache.len)")
+GOOD = (
+    "def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n    cache.len = min(keep, cache.len)"
+)
 HALF = "def truncate(cache, keep):\n    cache.len = keep"
 POSIX = pytest.mark.skipif(os.name == "nt", reason="links and permissions of POSIX")
 
@@ -83,7 +84,8 @@ def test_an_assignment_has_the_metadata_of_nbgrader(name: str) -> None:
         assert data["locked"] is not data["solution"]
         assert not data["solution"] or cell["cell_type"] == "code"
         assert (cell["metadata"].get("editable"), cell["metadata"].get("deletable")) == (
-            (False, False) if data["locked"] else (None, None))
+            (False, False) if data["locked"] else (None, None)
+        )
     total = sum(c["metadata"]["nbgrader"].get("points", 0) for c in notebook["cells"])
     assert total == sum(exercise.points for exercise in source.exercises)
     exercise_ids = {e.name.replace(".", "-") for e in source.exercises}
@@ -103,8 +105,9 @@ def test_a_released_assignment_holds_starters_and_the_source_holds_solutions(nam
         assert normalise(marked) == normalise(exercise.solution)
 
 
-def test_points_of_answers_are_those_of_the_grader(course: Course, chapter: ChapterSource,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_of_answers_are_those_of_the_grader(
+    course: Course, chapter: ChapterSource, capsys: pytest.CaptureFixture[str]
+) -> None:
     cells = ["".join(c["source"]) for c in assignment(chapter)["cells"] if c["cell_type"] == "code"]
     for exercise in chapter.exercises:
         assert points(exercise.name, cells, course) == exercise.points
@@ -121,8 +124,9 @@ def test_points_of_answers_are_those_of_the_grader(course: Course, chapter: Chap
     assert "graded: the answers of this notebook" in capsys.readouterr().out
 
 
-def test_an_answer_that_does_not_run_costs_the_others_nothing(course: Course,
-                                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_does_not_run_costs_the_others_nothing(
+    course: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = "# %% ch05.decode_loop\ndef decode(model, cache\n"
     raising = "# %% ch05.row_cache\nclass RowCache:\n    pass\n1 / 0"
     assert points("ch05.truncate", [GOOD, broken, raising], course) == 5
@@ -192,7 +196,17 @@ def test_one_broken_submission_never_stops_the_rest(course: Course, chapter: Cha
     assert told == sorted(entries) == ["ada", "bob", "cem", "dan", "eve", "fay", "gus", "hal", "ivy", "zoe"]
     assert document["ignored"] == ["old.csv"]
     assert {name: entry["score"] for name, entry in entries.items()} == {
-        "ada": 5, "bob": 0, "cem": 0, "dan": 0, "eve": 0, "fay": 0, "gus": 45, "hal": 0, "ivy": 0, "zoe": 45}
+        "ada": 5,
+        "bob": 0,
+        "cem": 0,
+        "dan": 0,
+        "eve": 0,
+        "fay": 0,
+        "gus": 45,
+        "hal": 0,
+        "ivy": 0,
+        "zoe": 45,
+    }
     assert all([len(c["exercises"]) for c in entry["chapters"]] == [4] for entry in entries.values())
 
     def first(name: str) -> dict:
@@ -214,18 +228,23 @@ def test_one_broken_submission_never_stops_the_rest(course: Course, chapter: Cha
     assert not hasattr(np, "left_behind") and not any(name.startswith("_graded") for name in sys.modules)
 
 
-def test_code_of_students_is_boxed(course: Course, chapter: ChapterSource, tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_students_is_boxed(
+    course: Course, chapter: ChapterSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sees an empty folder of its own and no secrets of the teacher's; it cannot write a large file."""
     monkeypatch.setenv("TEACHERS_TOKEN", "secret")
     box = tmp_path / "box"
     box.mkdir()
-    spy = (f"import os, tempfile\nwhere = [os.getcwd(), os.path.expanduser('~'), tempfile.gettempdir()]\n"
-           f"assert [os.path.realpath(w) for w in where] == [{os.path.realpath(box)!r}] * 3, where\n"
-           "assert 'TEACHERS_TOKEN' not in os.environ\n")
+    spy = (
+        f"import os, tempfile\nwhere = [os.getcwd(), os.path.expanduser('~'), tempfile.gettempdir()]\n"
+        f"assert [os.path.realpath(w) for w in where] == [{os.path.realpath(box)!r}] * 3, where\n"
+        "assert 'TEACHERS_TOKEN' not in os.environ\n"
+    )
     if os.name != "nt":
-        spy += ("try:\n    with open('big', 'wb') as file:\n        file.truncate(1 << 30)\n"
-                "    raise AssertionError('a large file')\nexcept OSError:\n    pass\n")
+        spy += (
+            "try:\n    with open('big', 'wb') as file:\n        file.truncate(1 << 30)\n"
+            "    raise AssertionError('a large file')\nexcept OSError:\n    pass\n"
+        )
     client = WorkerClient(box=box)
     try:
         result = grade_text("ch05.truncate", only_truncate(chapter, spy + GOOD), "x.py", course, client=client)
@@ -235,15 +254,21 @@ def test_code_of_students_is_boxed(course: Course, chapter: ChapterSource, tmp_p
 
 
 @POSIX
-@pytest.mark.parametrize(("code", "said"), [
-    ("import os\nfor fd in range(3, 40):\n    try:\n        os.write(fd, b'junk')\n    except OSError:\n        pass",
-     "broke the connection to the grader"),
-    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended the whole process (exit code -9)"),
-    ("import os\nos.closerange(0, 100)", "your code "),
-    ("import os\nos._exit(1)", "ended the whole process (exit code 1)"),
-])
-def test_a_worker_that_is_killed_or_cut_off_is_a_result(course: Course, chapter: ChapterSource, tmp_path: Path,
-                                                        code: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import os\nfor fd in range(3, 40):\n    try:\n        os.write(fd, b'junk')\n    except OSError:\n        pass",
+            "broke the connection to the grader",
+        ),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended the whole process (exit code -9)"),
+        ("import os\nos.closerange(0, 100)", "your code "),
+        ("import os\nos._exit(1)", "ended the whole process (exit code 1)"),
+    ],
+)
+def test_a_worker_that_is_killed_or_cut_off_is_a_result(
+    course: Course, chapter: ChapterSource, tmp_path: Path, code: str, said: str
+) -> None:
     client = WorkerClient(box=tmp_path)
     try:
         broken = grade_text("ch05.truncate", only_truncate(chapter, f"{code}\n{GOOD}"), "x.py", course, client=client)
@@ -256,8 +281,9 @@ def test_a_worker_that_is_killed_or_cut_off_is_a_result(course: Course, chapter:
 
 @POSIX
 def test_what_the_code_started_ends_with_it(course: Course, chapter: ChapterSource, tmp_path: Path) -> None:
-    code = ("import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
-            f"open('pid', 'w').write(str(child.pid))\n{GOOD}")
+    code = (
+        f"import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nopen('pid', 'w').write(str(child.pid))\n{GOOD}"
+    )
     client = WorkerClient(box=tmp_path)
     grade_text("ch05.truncate", only_truncate(chapter, code), "x.py", course, client=client)
     pid = int((tmp_path / "pid").read_text(encoding="ascii"))
@@ -278,14 +304,23 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_submissions_are_folders_archives_files_and_notebooks(course: Course, chapter: ChapterSource,
-                                                              tmp_path: Path) -> None:
+def test_submissions_are_folders_archives_files_and_notebooks(
+    course: Course, chapter: ChapterSource, tmp_path: Path
+) -> None:
     hand_in(tmp_path / "a", chapter.starter(), f"deep/er/exercises/{CH05}")
     hand_in(tmp_path / "a", chapter.solved(), f"deep/er/solutions/{CH05}")
     hand_in(tmp_path, only_truncate(chapter, HALF), "b_1234_ch05.py")
-    hand_in(tmp_path, notebook_of("1 + 1", f"%%exercise ch05.truncate\n{HALF}", f"%%exercise truncate\n{HALF}",
-                                  f"%%exercise ch05.truncate\n{GOOD}", "%%exercise ch05.row_cache\nclass RowCache(:"),
-            "c.ipynb")
+    hand_in(
+        tmp_path,
+        notebook_of(
+            "1 + 1",
+            f"%%exercise ch05.truncate\n{HALF}",
+            f"%%exercise truncate\n{HALF}",
+            f"%%exercise ch05.truncate\n{GOOD}",
+            "%%exercise ch05.row_cache\nclass RowCache(:",
+        ),
+        "c.ipynb",
+    )
     hand_in(tmp_path / "d", chapter.starter())
     hand_in(tmp_path / "d", notebook_of(f"# %% ch05.truncate - x\n\n{GOOD}"), "work.ipynb")
     hand_in(tmp_path, only_truncate(chapter, GOOD), "e.py")
@@ -298,8 +333,15 @@ def test_submissions_are_folders_archives_files_and_notebooks(course: Course, ch
     document = grade_folder(course, tmp_path, jobs=2)
     scores = {entry["student"]: (entry["score"], entry["chapters"][0]["file"]) for entry in document["submissions"]}
     assert scores == {
-        "a": (0, f"deep/er/exercises/{CH05}"), "b_1234_ch05": (3, "b_1234_ch05.py"), "c": (5, "c.ipynb"),
-        "d": (5, "work.ipynb"), "e": (5, "e.py"), "f": (5, CH05), "g": (5, f"g/exercises/{CH05}"), "h": (0, "")}
+        "a": (0, f"deep/er/exercises/{CH05}"),
+        "b_1234_ch05": (3, "b_1234_ch05.py"),
+        "c": (5, "c.ipynb"),
+        "d": (5, "work.ipynb"),
+        "e": (5, "e.py"),
+        "f": (5, CH05),
+        "g": (5, f"g/exercises/{CH05}"),
+        "h": (0, ""),
+    }
     problems = {entry["student"]: entry["problems"] for entry in document["submissions"]}
     assert problems["f"] == [f"ch05: graded is {CH05}; also handed in: old/{CH05}"]
     assert {name for name, found in problems.items() if found} == {"f", "h"}
@@ -329,8 +371,9 @@ def test_an_archive_cannot_reach_out(course: Course, chapter: ChapterSource, tmp
     assert told.count("leads out of the archive") == 3 and "link" in told and "larger than 1 MB" in told
 
 
-def test_a_submission_of_any_size_takes_bounded_memory(course: Course, chapter: ChapterSource, tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_of_any_size_takes_bounded_memory(
+    course: Course, chapter: ChapterSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hand_in(tmp_path / "big", chapter.solved(), f"a/{CH05}")
     for i in range(20):
         hand_in(tmp_path / "big", "#" * 10_000, f"b/{i:02d}.py")
@@ -380,11 +423,19 @@ def test_links_pipes_and_locked_files_are_not_followed(course: Course, chapter: 
         assert "Permission denied" in entries["d"]["problems"][0]
 
 
-def test_names_of_any_bytes_and_tables_that_no_spreadsheet_obeys(course: Course, chapter: ChapterSource, tmp_path: Path,
-                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_any_bytes_and_tables_that_no_spreadsheet_obeys(
+    course: Course, chapter: ChapterSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert readable("caf\udce9\n") == "caf\\xe9\\x0a"
     assert [sheets.plain(text) for text in ("=1+1", " @x", "-3", "ok", "a\nb", 5, "")] == [
-        "'=1+1", "' @x", "'-3", "ok", "a b", 5, ""]
+        "'=1+1",
+        "' @x",
+        "'-3",
+        "ok",
+        "a b",
+        5,
+        "",
+    ]
     students = tmp_path / "stud\u00e9nts"
     hand_in(students / "=HYPERLINK(1)", only_truncate(chapter, GOOD.replace("ValueError(keep)", "ValueError('=x')")))
     name = "Zo\u00eb" if os.name == "nt" else "<b>Zo\u00eb"
@@ -408,12 +459,21 @@ def test_names_of_any_bytes_and_tables_that_no_spreadsheet_obeys(course: Course,
     capsys.readouterr()
 
 
-def test_exit_codes_of_grade(course: Course, chapter: ChapterSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_of_grade(
+    course: Course,
+    chapter: ChapterSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    for command in (["grade", str(tmp_path / "nowhere")], ["grade", str(empty)], ["grade"],
-                    ["grade", str(empty), "--jobs", "0"]):
+    for command in (
+        ["grade", str(tmp_path / "nowhere")],
+        ["grade", str(empty)],
+        ["grade"],
+        ["grade", str(empty), "--jobs", "0"],
+    ):
         assert main(command, course) == 2
     with pytest.raises(NoSubmissions, match="holds no submissions"):
         grade_folder(course, empty)

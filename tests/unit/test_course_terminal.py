@@ -23,11 +23,14 @@ from course.watch import Watcher
 from tests.unit.course_kit import EXERCISES, make_course
 
 NAME = "ch05.truncate"
-GOOD = ("def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n"
-        "    cache.len = min(keep, cache.len)")
-COMMAND = ("import sys; from pathlib import Path; from course.catalogue import Course;"
-           "from course.platform import main;"
-           "sys.exit(main(sys.argv[2:], Course(Path(sys.argv[1]))))")
+GOOD = (
+    "def truncate(cache, keep):\n    if keep < 0:\n        raise ValueError(keep)\n    cache.len = min(keep, cache.len)"
+)
+COMMAND = (
+    "import sys; from pathlib import Path; from course.catalogue import Course;"
+    "from course.platform import main;"
+    "sys.exit(main(sys.argv[2:], Course(Path(sys.argv[1]))))"
+)
 
 
 @pytest.fixture
@@ -42,8 +45,14 @@ def write_part(course: Course, text: str) -> Path:
 
 def test_names(course: Course) -> None:
     chapter = [name for name in EXERCISES if name.startswith("ch05")]
-    for typed, wanted in [("ch05.truncate", [NAME]), ("truncate", [NAME]), ("CH05.Truncate", [NAME]), ("ch05", chapter),
-                          ("5", chapter), ("exercises/ch05_the_loop_and_the_cache.py", chapter)]:
+    for typed, wanted in [
+        ("ch05.truncate", [NAME]),
+        ("truncate", [NAME]),
+        ("CH05.Truncate", [NAME]),
+        ("ch05", chapter),
+        ("5", chapter),
+        ("exercises/ch05_the_loop_and_the_cache.py", chapter),
+    ]:
         assert [exercise.name for _, exercise in course.find([typed])] == wanted
     assert len(course.find(["ch05", "truncate"])) == len(chapter)
     with pytest.raises(UnknownExercise, match=r"near: ch05\.truncate"):
@@ -135,8 +144,13 @@ def test_no_terminal_breaks_it(tmp_path: Path, encoding: str) -> None:
     write_part(course, "def truncate(cache, keep):\n    print('\u4e2d')\n    raise ValueError('\u00e9\u4e2d')")
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
     for command, wanted in ((["check", NAME], 1), (["list"], 0), (["progress"], 0), (["reset", NAME], 0)):
-        result = subprocess.run([sys.executable, "-c", COMMAND, str(course.root), *command], env=environment,
-                                capture_output=True, check=False, cwd=tmp_path)
+        result = subprocess.run(
+            [sys.executable, "-c", COMMAND, str(course.root), *command],
+            env=environment,
+            capture_output=True,
+            check=False,
+            cwd=tmp_path,
+        )
         assert result.returncode == wanted, result.stderr.decode("utf-8", "replace")
         assert b"Traceback" not in result.stderr
 
@@ -247,9 +261,13 @@ def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(
 
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, str(course.root), "watch", "truncate"], stdin=slave,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(course.root), "watch", "truncate"],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     try:
         seen = b""
         while b"[q]uit" not in seen:
@@ -268,8 +286,9 @@ def test_watch_in_a_real_terminal_takes_single_keys_and_gives_the_terminal_back(
         os.close(slave)
 
 
-def test_a_read_only_checkout_says_so_and_goes_on(course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_checkout_says_so_and_goes_on(
+    course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What stands in for it: a state folder that cannot be made, since permissions do not bind root."""
     (course.root / ".fucina").write_text("in the way", encoding="utf-8")
     write_part(course, GOOD)
@@ -301,13 +320,24 @@ def test_teachers_commands_in_the_poorest_locale(tmp_path: Path) -> None:
     student.mkdir(parents=True)
     answer = course.exercise(NAME)[0].assemble({NAME: f"# \u4e2d\n{GOOD}"})
     (student / "ch05.py").write_text(answer, encoding="utf-8")
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONUTF8": "0",
-                   "PYTHONCOERCECLOCALE": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": "ascii",
+        "PYTHONPATH": str(ROOT),
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
     outputs = [str(tmp_path / f"\u00e9.{kind}") for kind in ("csv", "json", "html")]
     grading = ["grade", str(student.parent), "--csv", outputs[0], "--json", outputs[1], "--html", outputs[2]]
     for command in (grading, ["export", "--nbgrader", str(tmp_path / "\u00e9"), "ch05"]):
-        result = subprocess.run([sys.executable, "-c", COMMAND, str(course.root), *command], env=environment,
-                                capture_output=True, check=False, cwd=tmp_path)
+        result = subprocess.run(
+            [sys.executable, "-c", COMMAND, str(course.root), *command],
+            env=environment,
+            capture_output=True,
+            check=False,
+            cwd=tmp_path,
+        )
         assert result.returncode == 0 and b"Traceback" not in result.stderr, result.stderr.decode("utf-8", "replace")
         assert result.stdout.isascii()
     assert "Zo\u00eb,ch05,ch05.truncate,passed,5,5" in Path(outputs[0]).read_text(encoding="utf-8-sig")

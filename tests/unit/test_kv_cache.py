@@ -28,7 +28,9 @@ def fill(cache, rng, m):
 
 
 def held(cache):
-    return [(k[:, : cache.len].tobytes(), v[:, : cache.len].tobytes()) for k, v in map(cache.planes, range(len(GEOMETRY)))]
+    return [
+        (k[:, : cache.len].tobytes(), v[:, : cache.len].tobytes()) for k, v in map(cache.planes, range(len(GEOMETRY)))
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
@@ -72,7 +74,9 @@ def test_element_addresses_follow_the_documented_formula():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=1, max_size=8), st.sampled_from(["f16", "f32"]))
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=1, max_size=8), st.sampled_from(["f16", "f32"])
+)
 def test_truncate_and_reappend_equals_a_fresh_cache(steps, dtype):
     """Whatever was appended and dropped before, the bytes are those of a cache that only saw what is left."""
     rng = np.random.default_rng(7)

@@ -134,7 +134,9 @@ def test_impossible_options_are_named(model, options):
         model.generate([1], **options)
 
 
-@pytest.mark.parametrize(("prompt", "error"), [([1.5], TokenOutOfRange), ([-1], TokenOutOfRange), (None, InvalidOption), (7, InvalidOption)])
+@pytest.mark.parametrize(
+    ("prompt", "error"), [([1.5], TokenOutOfRange), ([-1], TokenOutOfRange), (None, InvalidOption), (7, InvalidOption)]
+)
 def test_prompts_that_are_neither_text_nor_ids(model, prompt, error):
     with pytest.raises(error):
         model.generate(prompt)
@@ -288,7 +290,13 @@ def test_names_and_arguments_of_load():
         fucina.load("no-such-model")
     with pytest.raises(FucinaError):
         fucina.load(TINY / "absent.gguf")
-    for options in ({"backend": "gpu"}, {"threads": 0}, {"context": -1}, {"cache_dtype": "q8_0"}, {"dequantize": {"F32": abs}}):
+    for options in (
+        {"backend": "gpu"},
+        {"threads": 0},
+        {"context": -1},
+        {"cache_dtype": "q8_0"},
+        {"dequantize": {"F32": abs}},
+    ):
         with pytest.raises(InvalidOption):
             fucina.load(LLAMA, **options)
 
@@ -304,7 +312,9 @@ def test_learners_decoder_inside_the_model(tmp_path):
     def mine(raw):
         return np.ascontiguousarray(raw).view(np.float32)
 
-    assert fucina.load(LLAMA, backend="naive", dequantize={"F32": mine}).logits([1, 2, 3]).tobytes() == reference.tobytes()
+    assert (
+        fucina.load(LLAMA, backend="naive", dequantize={"F32": mine}).logits([1, 2, 3]).tobytes() == reference.tobytes()
+    )
     broken = fucina.load(LLAMA, backend="naive", dequantize={"F32": lambda raw: np.zeros((1, 1))})
     with pytest.raises(ModelError, match="returned shape"):
         broken.logits([1])

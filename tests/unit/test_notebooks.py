@@ -27,7 +27,13 @@ def test_stored_notebook_is_fit_to_show(path):
 
 
 def cell(kind="code", **fields):
-    return {"cell_type": kind, "source": "x", "metadata": {}, **({"execution_count": 1, "outputs": []} if kind == "code" else {}), **fields}
+    return {
+        "cell_type": kind,
+        "source": "x",
+        "metadata": {},
+        **({"execution_count": 1, "outputs": []} if kind == "code" else {}),
+        **fields,
+    }
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,14 @@ def cell(kind="code", **fields):
         (cell(execution_count=None), "not executed"),
         (cell(outputs=[{"output_type": "error", "ename": "ValueError"}]), "stored an error"),
         (cell(outputs=[{"output_type": "stream", "name": "stderr", "text": ["careful\n"]}]), "stderr"),
-        (cell(outputs=[{"output_type": "stream", "name": "stdout", "text": "in /home/ada/file"}]), "path of one machine"),
-        (cell(outputs=[{"output_type": "display_data", "data": {"text/html": ["C:\\Users\\ada"]}}]), "path of one machine"),
+        (
+            cell(outputs=[{"output_type": "stream", "name": "stdout", "text": "in /home/ada/file"}]),
+            "path of one machine",
+        ),
+        (
+            cell(outputs=[{"output_type": "display_data", "data": {"text/html": ["C:\\Users\\ada"]}}]),
+            "path of one machine",
+        ),
         (cell("markdown", source="This takes 12 ms."), "no command"),
     ],
 )

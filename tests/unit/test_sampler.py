@@ -271,7 +271,9 @@ def test_equals_the_sorted_definition_on_long_rows(vocab, spread):
         SamplerOptions(temperature=1.0, top_k=max(1, vocab // 2)),
     ):
         for seed in range(6):
-            options = type(options)(**{f: getattr(options, f) for f in ("temperature", "top_k", "top_p", "min_p")}, seed=seed)
+            options = type(options)(
+                **{f: getattr(options, f) for f in ("temperature", "top_k", "top_p", "min_p")}, seed=seed
+            )
             assert Sampler(options).next(logits) == reference.choose(logits, options, CounterRng(seed).uniform())
 
 
@@ -280,7 +282,9 @@ def test_equals_the_sorted_definition_on_long_rows(vocab, spread):
 def test_weights_are_the_softmax(values, temperature):
     logits = np.array(values, dtype=np.float32)
     exact = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
-    np.testing.assert_allclose(weighing.weights(logits, temperature) / 2.0**weighing.SHIFT, exact, rtol=1e-14, atol=2.0**-40)
+    np.testing.assert_allclose(
+        weighing.weights(logits, temperature) / 2.0**weighing.SHIFT, exact, rtol=1e-14, atol=2.0**-40
+    )
 
 
 def test_row_length_may_change_between_calls():

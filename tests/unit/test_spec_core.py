@@ -241,7 +241,11 @@ def test_the_gate_trips_waits_and_probes_end_to_end():
     source = Replay(text, lambda i, t: t if len(source.seen) > 60 else (t + 1) % model.vocab)
     options = Options(
         loss_credit=math.inf,
-        cost_table=[(1, 1.0), (17, 4.0)], reprobe_after=4, reprobe_max=8, probe_steps=2, adapt_budget=False
+        cost_table=[(1, 1.0), (17, 4.0)],
+        reprobe_after=4,
+        reprobe_max=8,
+        probe_steps=2,
+        adapt_budget=False,
     )
     gate, states, kinds = CostGate(options), [], []
     decoder = SpeculativeDecoder(
@@ -310,7 +314,9 @@ def test_a_gate_of_ones_own():
     assert sum(r[1] for r in gate.records) == s.accepted and sum(r[2] for r in gate.records) == s.drafted
 
 
-@pytest.mark.parametrize(("gate", "told"), [(object(), "allows is missing"), (CostGate, "must be an object"), (3, "record")])
+@pytest.mark.parametrize(
+    ("gate", "told"), [(object(), "allows is missing"), (CostGate, "must be an object"), (3, "record")]
+)
 def test_what_is_no_gate_is_refused(gate, told):
     with pytest.raises(InvalidOption, match=told):
         SpeculativeDecoder(ToyModel(), Replay([1, 2]), gate=gate, vocab=24)

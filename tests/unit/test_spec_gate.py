@@ -58,7 +58,14 @@ def test_table_file(tmp_path):
     table.save(path)
     assert CostTable.load(path) == table and json.loads(path.read_text())["provenance"] == {"machine": "M"}
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
-    for text in ("{", "[]", "{}", '{"rows": [1], "contexts": [0], "costs": [["x"]]}', '{"rows": [1e999]}', "[" * 100_000):
+    for text in (
+        "{",
+        "[]",
+        "{}",
+        '{"rows": [1], "contexts": [0], "costs": [["x"]]}',
+        '{"rows": [1e999]}',
+        "[" * 100_000,
+    ):
         path.write_text(text)
         with pytest.raises(InvalidOption, match=r"t\.json"):
             CostTable.load(path)

@@ -146,9 +146,7 @@ def test_accounts_of_sources_hold_only_what_was_verified():
     model = ToyModel(vocab=8, memory=2)
     index = SpeculationIndex(8)
     table = [(1, 1.0), (17, 17.0)]
-    options = Options(
-        cost_table=table, reprobe_after=20, reprobe_max=20, adapt_budget=False, loss_credit=math.inf
-    )
+    options = Options(cost_table=table, reprobe_after=20, reprobe_max=20, adapt_budget=False, loss_credit=math.inf)
     decoder = SpeculativeDecoder(model, index, options, timed=False, vocab=8)
     stream, logits = prefilled(model, PROMPT, 600, Sampler(SamplerOptions(temperature=1.0)), max_tokens=500)
     decode(decoder, stream, logits)

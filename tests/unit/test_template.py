@@ -49,7 +49,11 @@ RENDERS = [
     ([user("hi")], SYSTEM + "<|im_start|>user\nhi<|im_end|>\n" + OPENER, 31),
     ([user("")], SYSTEM + "<|im_start|>user\n<|im_end|>\n" + OPENER, 30),
     # case B10: an empty system message is one
-    ([{"role": "system", "content": ""}, user("hi")], "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n" + OPENER, 15),
+    (
+        [{"role": "system", "content": ""}, user("hi")],
+        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n" + OPENER,
+        15,
+    ),
 ]
 
 
@@ -91,7 +95,9 @@ def test_smollm2_very_long_message(smollm2):
 
 # --- forged markers ---------------------------------------------------------------------------------------------
 
-PIECES = st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_", "<|", "<", "end|>", "|>", ">", "start", "\n", "user", "a", " ", "é"])
+PIECES = st.sampled_from(
+    ["<|im_start|>", "<|im_end|>", "<|im_", "<|", "<", "end|>", "|>", ">", "start", "\n", "user", "a", " ", "é"]
+)
 TEXTS = st.lists(PIECES, max_size=8).map("".join)
 
 
@@ -180,7 +186,10 @@ def test_what_hugging_face_templates_expect():
     assert rendered("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "012"
     assert rendered("{% set ns = namespace(n=1) %}{% set ns.n = 2 %}{{ ns.n }}") == "2"
     assert rendered("{% generation %}{{ messages[0].content }}{% endgeneration %}!") == "hi!"
-    assert rendered("{% if enable_thinking is defined and not enable_thinking %}off{% endif %}", enable_thinking=False) == "off"
+    assert (
+        rendered("{% if enable_thinking is defined and not enable_thinking %}off{% endif %}", enable_thinking=False)
+        == "off"
+    )
     assert rendered("{{ tools }}") == "None"
     assert rendered("{{ add_generation_prompt }}", add_generation_prompt=False) == "False"
     assert rendered("{{ messages[::-1][0].content }}{{ range(3)[2] }}{{ range(4) | length }}") == "hi24"
@@ -276,7 +285,9 @@ def test_template_of_a_model(tmp_path):
 # --- templates that mean harm -----------------------------------------------------------------------------------
 
 GROW = "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(90000) %}BODY{% endfor %}"
-NEST = GROW.replace("BODY", "{% set ns.l = [ns.l, ns.l] %}{% if i == 40 %}BODY{% endif %}")  # small, but 2**40 long as text
+NEST = GROW.replace(
+    "BODY", "{% set ns.l = [ns.l, ns.l] %}{% if i == 40 %}BODY{% endif %}"
+)  # small, but 2**40 long as text
 
 GREEDY = [
     *(
