@@ -183,6 +183,10 @@ class IndexFrozen(FucinaError, RuntimeError):
     """Tokens were given to a frozen suffix index, or a cursor was asked of one that may still grow."""
 
 
+class InvalidDraft(FucinaError, TypeError):
+    """A draft source returned something that is no draft, or odds that are no numbers."""
+
+
 class InvalidDecodeState(FucinaError, ValueError):
     """A stream's tokens and the rows of its cache do not stand in the relation that a decode step needs."""
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import checks
 from .errors import InvalidOption
 from .gguf import GgmlType, GgufFile
 from .model import Model
 from .models import read_family
 from .tokenizers import load_tokenizer
+
+if TYPE_CHECKING:
+    from .engine.engine import Interpreter
 
 
 def load(
@@ -44,16 +48,16 @@ def load(
     """
     from . import hub
 
-    if backend not in ("native", "naive"):
-        raise InvalidOption(f'backend must be "native" or "naive", got {backend!r}')
+    checks.one_of("backend", backend, ("native", "naive"))
     if dequantize and backend != "naive":
         raise InvalidOption('dequantize= needs backend="naive": the native kernels read blocks directly')
-    if activations not in ("f32", "q8"):
-        raise InvalidOption(f'activations must be "f32" or "q8", got {activations!r}')
-    _check_count("threads", threads)
-    _check_count("context", context)
-    if cache_dtype not in (None, "f16", "f32"):
-        raise InvalidOption(f'cache_dtype must be "f16" or "f32", got {cache_dtype!r}')
+    checks.one_of("activations", activations, ("f32", "q8"))
+    if threads is not None:
+        threads = checks.integer("threads", threads, 1)
+    if context is not None:
+        context = checks.integer("context", context, 1)
+    if cache_dtype is not None:
+        checks.one_of("cache_dtype", cache_dtype, ("f16", "f32"))
     file = GgufFile(hub.find(name_or_path))
     family = read_family(file)
     tokenizer = load_tokenizer(file.metadata)
@@ -66,23 +70,16 @@ def load(
             f"context of {context} positions is longer than the {trained} this model was trained with", stacklevel=2
         )
     context = context or trained
-    interpreter: Any
+    interpreter: Interpreter
     if backend == "naive":
-        if activations == "q8":
-            from .ops.twin import Twin as Interpreter
-        else:
-            from .ops.naive import Naive as Interpreter
-        interpreter = Interpreter(family.forward, family.config, family.weights, dequantize)
+        from .ops.naive import EXACT, Naive
+        from .ops.native_bits import NATIVE_BITS
+
+        interpreter = Naive(family, dequantize, NATIVE_BITS if activations == "q8" else EXACT)
     else:
         from .ops.native import Native
 
-        interpreter = Native(
-            family.forward, family.config, family.weights, threads=threads, context=context, cache_dtype=cache_dtype
-        )
+        interpreter = Native(family, threads=threads, context=context, cache_dtype=cache_dtype)
         file.release_pages()
     return Model(file, family, tokenizer, interpreter, context, cache_dtype)
 
-
-def _check_count(name: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-        raise InvalidOption(f"{name} must be an integer of at least 1, got {value!r}")

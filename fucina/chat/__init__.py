@@ -3,9 +3,9 @@
 from .batch import TurnBatch, send_batch, send_batch_tokens_reuse
 from .conversation import Conversation
 from .formats import ChatFormat
-from .state import WarmState
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream
+from .warm import WarmState
 
 __all__ = [
     "ChatFormat",

@@ -1,4 +1,4 @@
-"""Several conversations answered together: every step is one pass with the rows of all of them.
+"""Several conversations answered together: every pass has rows of all of them.
 
 A pass reads the weights once, whatever number of rows it has, so that N replies take much less than N times as long.
 Each row has the bits that it would have alone, so each reply is the one that its conversation would give alone, with
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..engine.scheduler import Scheduler
 from ..errors import (
     BatchLengthMismatch,
     DuplicateBatchConversation,
@@ -19,9 +20,9 @@ from ..errors import (
     MixedBatchModels,
     SharedBatchProcessor,
 )
-from ..speculative.batch import BatchDecoder, BatchMember
 from .conversation import Conversation
-from .turn import Reply, Turn, Write, prefill_pass
+from .mailbox import Mailbox
+from .turn import Reply, Turn, Write
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -36,7 +37,8 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
     ----------
     conversations : of one model, each once.
     users : what is said to each; see `Conversation.send`.
-    writers : called with the pieces of each reply's text as they are decided; None where nobody reads along.
+    writers : called with the pieces of each reply's text as they are decided; None where nobody reads along.  Each is
+        called on a thread of its own: a slow reader holds up no other reply.
 
     Raises
     ------
@@ -98,92 +100,80 @@ class TurnBatch:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.turns: list[Turn] = []
-        self._waiting: list[Turn] = []
-        self._decoder = BatchDecoder(model)
-        self._decoding: dict[int, tuple[Turn, BatchMember]] = {}
+        self.scheduler = Scheduler(model)
+        self._mailboxes: dict[int, Mailbox] = {}  # by id(turn)
 
     def send(self, conversation: Conversation, user: Any, write: Write | None = None) -> Turn:
         """Let a conversation take part with a message (see `Conversation.send`); its prompt is computed first.
 
         Raises the errors of `Conversation.send`, and those of `send_batch` for streams that do not go together.
         """
-        _check_together(self.model, [*self._active(), conversation])
-        return self._add(conversation._send_turn(user, write))
+        return self._add(conversation, lambda put: conversation._send_turn(user, put), write)
 
     def send_tokens_reuse(self, conversation: Conversation, ids: Sequence[int], write: Write | None = None) -> Turn:
         """Let a conversation take part with a whole prompt (see `Conversation.send_tokens_reuse`)."""
-        _check_together(self.model, [*self._active(), conversation])
-        return self._add(conversation._reuse_turn(ids, write))
+        return self._add(conversation, lambda put: conversation._reuse_turn(ids, put), write)
 
-    def _active(self) -> list[Conversation]:
-        return [turn.conversation for turn in self.turns if turn.reply is None]
-
-    def _add(self, turn: Turn) -> Turn:
+    def _add(self, conversation: Conversation, begin: Callable[[Write | None], Turn], write: Write | None) -> Turn:
+        _check_together(self.model, [*(t.conversation for t in self.turns if t.reply is None), conversation])
+        if write is None:
+            turn = begin(None)
+        else:
+            mailbox = Mailbox(write, conversation.cancel)
+            turn = begin(mailbox.put)
+            self._mailboxes[id(turn)] = mailbox
         self.turns.append(turn)
-        self._waiting.append(turn)
+        self.scheduler.add(turn.stream)
         return turn
 
     @property
     def busy(self) -> bool:
         """Whether a step has something to do."""
-        return bool(self._waiting or self._decoding)
+        return any(turn.reply is None for turn in self.turns)
 
     def step(self) -> None:
-        """Run one pass: of prompts that wait, else one step of every reply.
+        """Run one pass: the next rows of every reply, and parts of the prompts that wait.
 
         A turn that ends, or fails by itself, is settled.  An error of the shared pass is raised, and ends every turn
         that is under way.
         """
-        self._settle_ended()
         try:
-            if self._waiting:
-                prefill_pass(self.model, self._waiting)
-                self._start([turn for turn in self._waiting if not turn.waiting])
-            elif self._decoding:
-                self._decoder.step()
+            self.scheduler.step()
         except Exception as error:
             self.close(error)
             raise
-        self._settle_ended()
+        waiting = [turn for turn in self.turns if turn.reply is None]
+        none_live = not any(turn.live for turn in waiting)
+        for turn in waiting:
+            if turn.live:
+                continue
+            mailbox = self._mailboxes.get(id(turn))
+            if mailbox is None:
+                self._settle(turn)
+                continue
+            turn.text.finish(turn.stream.tokens[turn.stream.prompt_end :])  # the last piece
+            if mailbox.close(wait=none_live):  # a writer that is slow is waited for when nothing else is to be done
+                self._settle(turn, mailbox.error)
 
     def close(self, error: Exception | None = None) -> None:
         """End whatever is under way."""
         for turn in self.turns:
             if turn.reply is None:
                 turn.cancel()
-                turn.settle(error)
-        self._waiting.clear()
-        self._decoding.clear()
+                self._settle(turn, error)
 
-    def _start(self, ready: Iterable[Turn]) -> None:
-        """First tokens, from the logits of the prefill; then the turns take part in decode steps."""
-        for turn in ready:
-            self._waiting.remove(turn)
-            try:
-                turn.bootstrap()
-                if turn.live:
-                    member = self._decoder.add(turn.stream, turn.conversation.decoder)
-                    self._decoding[id(turn)] = turn, member
-            except Exception as error:
-                turn.settle(error)
-            if not turn.live:
-                turn.settle()
-
-    def _settle_ended(self) -> None:
-        for turn in [t for t in self._waiting if t.cancelled]:
-            self._waiting.remove(turn)
-            turn.settle()
-        for turn, member in list(self._decoding.values()):
-            if member.error is not None or not turn.live:
-                turn.settle(member.error)
-                self._decoder.remove(member)
-                del self._decoding[id(turn)]
+    def _settle(self, turn: Turn, error: Exception | None = None) -> None:
+        turn.settle(error)
+        self.scheduler.remove(turn.stream)
+        mailbox = self._mailboxes.pop(id(turn), None)
+        if mailbox is not None:
+            mailbox.close(wait=False)
 
 
 def _check(
     conversations: Iterable[Conversation], prompts: Iterable[Any], writers: Iterable[Write | None] | None
 ) -> tuple[list[Conversation], list[Any], list[Write | None]]:
-    """Return three lists with one entry a stream, or raise what makes a batch impossible."""
+    """Return three lists with one entry per stream, or raise what makes a batch impossible."""
     streams = _listed("conversations", conversations)
     for c in streams:
         if not isinstance(c, Conversation):
@@ -191,21 +181,21 @@ def _check(
     n = len(streams)
     if n == 0:
         raise EmptyBatch("a batch needs at least one conversation, got none")
-    said = [] if isinstance(prompts, (str, bytes)) else _listed("prompts", prompts)
+    messages = [] if isinstance(prompts, (str, bytes)) else _listed("prompts", prompts)
     to = [None] * n if writers is None else _listed("writers", writers)
-    if len(said) != n or len(to) != n:
-        got = "a single text" if isinstance(prompts, (str, bytes)) else f"{len(said)} prompts"
+    if len(messages) != n or len(to) != n:
+        got = "a single text" if isinstance(prompts, (str, bytes)) else f"{len(messages)} prompts"
         got += "" if writers is None else f", {len(to)} writers"
         raise BatchLengthMismatch(
             f"expected one prompt, and one writer if any, for each of {n} conversations, got {got}"
         )
     _check_together(streams[0].model, streams)
-    return streams, said, to
+    return streams, messages, to
 
 
 def _listed(name: str, items: Iterable[Any]) -> list[Any]:
     if not isinstance(items, Iterable):
-        raise InvalidOption(f"{name} must be a sequence with one entry a conversation, got {type(items).__name__}")
+        raise InvalidOption(f"{name} must be a sequence with one entry per conversation, got {type(items).__name__}")
     return list(items)
 
 

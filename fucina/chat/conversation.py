@@ -1,38 +1,52 @@
 """A conversation with a model: one cache that grows from turn to turn, and every way to continue it.
 
-Two kinds of prompt.  A built-in `ChatFormat` renders *one turn*, which goes behind what is in the cache.  A model's own
-`ChatTemplate`, and every `…_reuse` method, brings the *whole* conversation: the longest common prefix of its tokens and
-those in the cache is kept, the rest is dropped and computed (facts 8.3).  So whatever a template does to older turns
-costs time, never correctness.
+Two kinds of prompt.  A built-in `ChatFormat` renders *one turn*, which goes after what is in the cache.  A model's own
+`ChatTemplate`, and every `..._reuse` method, brings the *whole* conversation: the longest common prefix of its tokens
+and those in the cache is kept, the rest is dropped and computed.  So whatever a template does to older turns costs
+time, never correctness.
+
+What a conversation knows is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or is
+taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state goes
+back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from .. import defaults
-from ..decoders import Document, make_decoder
-from ..errors import InvalidOption, NoSuchTurn, UnknownMessages
-from ..generation import stop_texts
-from ..sampling import LogitProcessor, Sampler, SamplerOptions
+from .. import checks, defaults
+from ..engine.drafts import common_prefix
+from ..engine.scheduler import Scheduler
+from ..engine.stream import Stream, rewind_point
+from ..engine.text import StreamText, stop_texts
+from ..errors import (
+    ContextFull,
+    ConversationClosed,
+    EmptyMessages,
+    InvalidOption,
+    InvalidPrefix,
+    NoSuchTurn,
+    UnknownMessages,
+)
+from ..sampling import LogitProcessor, Sampler, SamplerOptions, reset_processor
+from ..speculative.factory import Document, make_drafter, reference_ids, reference_source
 from .formats import ChatFormat
 from .messages import Message, check_messages
-from .shield import with_bos
-from .state import ConversationState, WarmState, check_ids, rendered_ids
+from .prompts import choose_template, rendered_ids, stop_ids, with_bos
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream, Turn, Write
+from .warm import WarmState, adopt
 
 if TYPE_CHECKING:
+    from ..cache import State
     from ..model import Model
+    from ..speculative import Stats
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class TurnRecord(NamedTuple):
     """Where a turn stands: tokens before it, tokens up to its reply, messages before it (None: not made by `send`)."""
 
     start: int
@@ -40,7 +54,23 @@ class _Mark:
     messages: int | None
 
 
-class Conversation(ConversationState):
+class Story(NamedTuple):
+    """What a conversation knows.
+
+    tokens : all tokens, between turns.  messages : what `send` has seen and said, the system message included.
+    turns : a record per turn.  complete : whether `messages` is the whole conversation.
+    turn : the reply that is being made.  latest : the latest reply.
+    """
+
+    tokens: list[int]
+    messages: list[Message]
+    turns: tuple[TurnRecord, ...] = ()
+    complete: bool = True
+    turn: Turn | None = None
+    latest: Reply | None = None
+
+
+class Conversation:
     """A conversation of several turns.
 
     Parameters
@@ -49,20 +79,21 @@ class Conversation(ConversationState):
     system : str, optional
         A system message that opens the conversation.
     template : ChatFormat, its name, or ChatTemplate, optional
-        How `send` makes a prompt; default: the model's own template.  A format costs less a turn.
+        How `send` makes a prompt; default: the model's own template.  A format takes less time per turn.
     capacity : int, optional
         Positions of the cache: the whole conversation must fit.  Default: the model's context.
     max_tokens : int
-        Most tokens of one reply.
+        Tokens of one reply at most.
     think_off : bool
         Prime replies with an empty reasoning block (a format), or tell the template `enable_thinking=False`.
     stop : str or sequence of str
-        Texts that end a reply; none of such a text is given out, and nothing before it is lost.
+        Texts that end a reply; none of such a text is given out, and nothing before it is lost.  An empty text stops
+        nothing.
     extra_stop_ids : sequence of int
         Tokens that end a reply, besides the format's stop marker and the tokenizer's own.
     processor : LogitProcessor, optional
         Reset at the start of every turn.
-    speculation : bool, speculative.Options, draft source or decoder
+    speculation : bool, speculative.Options, draft source or drafter
         See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
     references : sequence
         With speculation=True or Options: documents that replies may quote; see also `add_spec_reference`.
@@ -71,12 +102,12 @@ class Conversation(ConversationState):
 
     Attributes
     ----------
-    messages : list of dict
-        What `send` has seen and said, the system message included.
+    model, sampler, drafter : what makes the replies.
+    stop, stop_ids, max_tokens : what ends them.
     system : str or None
         The system message; `reset` may change it.
-
-    Further attributes are those of `ConversationState`.
+    prefix_rows : int
+        Rows of the cache before the first token; see `note_prefix_rows`.
 
     Raises
     ------
@@ -94,7 +125,7 @@ class Conversation(ConversationState):
         capacity: int | None = None,
         max_tokens: int = defaults.REPLY_TOKENS,
         think_off: bool = False,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         extra_stop_ids: Sequence[int] = (),
         processor: LogitProcessor | None = None,
         speculation: Any = False,
@@ -102,36 +133,131 @@ class Conversation(ConversationState):
         _warm: WarmState | None = None,
         **sampling: Any,
     ):
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
-            raise InvalidOption(f"max_tokens must be an integer of at least 1, got {max_tokens!r}")
-        stops = stop_texts(stop)
-        sampler = Sampler(SamplerOptions.of(sampling), processor)
+        self.model = model
+        self.max_tokens = checks.integer("max_tokens", max_tokens, 1)
+        self.stop = stop_texts(stop)
+        self.sampler = Sampler(SamplerOptions.of(sampling), processor)
         self.think_off = bool(think_off)
-        self._template = _choose_template(model, template)
+        self._template = choose_template(model, template)
         self._open(system)
-        stop_ids = self._find_stop_ids(model, extra_stop_ids)
-        decoder = make_decoder(model, speculation, references)
-        warm = WarmState(model.new_cache(capacity), ()) if _warm is None else _warm
-        super().__init__(model, sampler, decoder, stops, stop_ids, int(max_tokens), warm)
-        self.messages: list[Message] = list(self._opening)
-        self._marks: list[_Mark] = []
-        self._told = not self.history  # `messages` is the whole conversation
-
-    def _find_stop_ids(self, model: Model, extra: Sequence[int]) -> frozenset[int]:
-        tokenizer = model.tokenizer
-        form = self._template if isinstance(self._template, ChatFormat) else ChatFormat.detect(model.chat_template)
-        marker = None if form is None else tokenizer.token_id(form.stop_marker)
-        own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
-        return frozenset(own) | frozenset(check_ids(model, extra, "extra_stop_ids"))
+        self.stop_ids = stop_ids(model, self._template, extra_stop_ids)
+        self.drafter = make_drafter(model, speculation, references)
+        tokens: list[int] = []
+        self.prefix_rows = 0
+        if _warm is None:
+            self._state: State | None = model.new_cache(capacity)
+        else:
+            self._state, self.prefix_rows, tokens = adopt(model, _warm)
+        self._story = Story(tokens, list(self._opening), complete=not tokens)
 
     @classmethod
     def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
         """Return a conversation that goes on from a cache: what another one's `take_cache` gave, or a copy of its rows.
 
-        Options are those of the constructor; the capacity is the cache's.  Rows behind the tokens are dropped.
-        Raises InvalidPrefix (fewer rows than the prefix), KvCacheShapeMismatch (a cache of another model).
+        Options are those of the constructor; the capacity is the cache's.  Rows after the tokens are dropped.
+        Raises InvalidPrefix (fewer rows than the prefix), KvCacheShapeMismatch (a cache of another model or dtype).
         """
         return cls(model, system, _warm=warm, **options)
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> list[int]:
+        """All tokens, those of a reply that is being made included.  The cache holds rows of a prefix of them."""
+        turn = self._story.turn
+        return self._story.tokens if turn is None else turn.stream.tokens
+
+    @property
+    def messages(self) -> list[Message]:
+        """What `send` has seen and said, the system message included."""
+        return self._story.messages
+
+    @property
+    def reused_prefix(self) -> int:
+        """Of the latest reply: prompt tokens whose rows were in the cache already."""
+        return 0 if self._story.latest is None else self._story.latest.reused_prefix
+
+    @property
+    def fired_stop(self) -> int | None:
+        """Of the latest reply: which of the stop texts ended it."""
+        return None if self._story.latest is None else self._story.latest.stop_index
+
+    @property
+    def cache(self) -> State:
+        """The state; ConversationClosed once it was taken away."""
+        if self._state is None:
+            raise ConversationClosed(
+                "the cache of this conversation was taken away; start another one with init_warm()"
+            )
+        return self._state
+
+    @property
+    def used(self) -> int:
+        """Positions of the cache in use."""
+        return self.cache.len
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the conversation may have."""
+        return min(self.cache.capacity, self.model.context)
+
+    def take_cache(self) -> WarmState:
+        """End the conversation and give its cache away, with its tokens.
+
+        Raises
+        ------
+        ConversationClosed : it was taken already.
+        """
+        self._end_turn()
+        warm = WarmState.of(self.cache, self.history, self.prefix_rows)
+        self._state = None
+        return warm
+
+    def note_prefix_rows(self, rows: int) -> None:
+        """Declare the rows that the cache holds a preloaded prefix: they belong to no token and are never dropped.
+
+        Once, before the first turn, after the rows have been written into `cache`.
+
+        Raises
+        ------
+        InvalidPrefix : the conversation has begun, or the cache does not hold exactly `rows` rows.
+        """
+        self._end_turn()
+        if self.history or self.cache.len != rows:
+            raise InvalidPrefix(
+                f"{rows!r} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
+                f"{len(self.history)} tokens: expected as many rows, and no token"
+            )
+        self.prefix_rows = int(rows)
+
+    # --- speculation --------------------------------------------------------------------------------------------------
+
+    @property
+    def spec_stats(self) -> Stats | None:
+        """Counts of all speculative steps so far; None if this conversation decodes plainly."""
+        return copy(getattr(self.drafter, "stats", None))
+
+    def add_spec_reference(self, document: Document) -> None:
+        """Add a document that replies may quote, at any moment, also between the pieces of a reply.
+
+        It is matched with the whole conversation at once.  It changes which drafts are made, never a reply.
+
+        Parameters
+        ----------
+        document : text (markers in it are text), or token ids of the model.
+
+        Raises
+        ------
+        SpeculationDisabled : this conversation decodes plainly.
+        ReferencesUnsupported : its draft source takes no references.
+        EmptyInput, InvalidOption, InvalidText, TokenOutOfRange : the document has no token, or is none.
+        """
+        source = reference_source(self.drafter)
+        source.add_reference(reference_ids(self.model, document))
+
+    def clear_references(self) -> None:
+        """Drop all documents; raises SpeculationDisabled, ReferencesUnsupported as `add_spec_reference` does."""
+        reference_source(self.drafter).clear_references()
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +271,7 @@ class Conversation(ConversationState):
 
         Raises
         ------
-        ContextFull : the conversation with this message does not fit; nothing has changed.
+        ContextFull : the conversation with this message leaves no room for a reply; nothing has changed.
         ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
         UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
         """
@@ -162,7 +288,8 @@ class Conversation(ConversationState):
         """
         self._end_turn()
         ids = rendered_ids(self.model, rendered)
-        return self._answer(self._append(ids if self.history else with_bos(self.model.tokenizer, ids)), stream)
+        ids = ids if self.history else with_bos(self.model.tokenizer, ids)
+        return self._answer(self._append(ids), stream)
 
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
@@ -187,31 +314,24 @@ class Conversation(ConversationState):
         Raises NoSuchTurn if nothing has been said yet.
         """
         self._end_turn()
-        if not self._marks:
+        if not self._story.turns:
             raise NoSuchTurn("there is no reply to make again: nothing has been said in this conversation")
-        mark = self._marks[-1]
-        user = None if mark.messages is None else self.messages[mark.messages]
+        record, base = self._story.turns[-1], self._without(1)
+        user = None if record.messages is None else self.messages[record.messages]
         if isinstance(self._template, ChatTemplate) and user is not None:
-            ids = self._encode(self._template, [*self.messages[: mark.messages], user])
+            ids = self._encode(self._template, [*base.messages, user])
         else:
-            ids = self.history[: mark.prompt_end]
-        turn = self._reuse(ids, user, restore=mark.start)
-        self._drop(mark)
-        return self._answer(turn, stream)
+            ids = self.history[: record.prompt_end]
+        return self._answer(self._begin(base, ids, user), stream)
 
     def undo(self, turns: int = 1) -> None:
         """Take back the latest turns, message and reply; raises NoSuchTurn (not so many), InvalidOption (no number)."""
-        if isinstance(turns, bool) or not isinstance(turns, (int, np.integer)):
+        if isinstance(turns, bool) or not hasattr(turns, "__index__"):
             raise InvalidOption(f"turns must be an integer, got {turns!r}")
         self._end_turn()
-        if not 0 <= turns <= len(self._marks):
-            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._marks)}")
-        for _ in range(turns):
-            mark = self._marks[-1]
-            self._drop(mark)
-            self._rewind(mark.start)
-        if not self.history:
-            self.messages, self._told = list(self._opening), True
+        if not 0 <= turns <= len(self._story.turns):
+            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._story.turns)}")
+        self._become(self._without(int(turns)))
 
     def reset(self, system: str | None | EllipsisType = ...) -> None:
         """Forget everything but the system message and a preloaded prefix; the draws go on.
@@ -227,9 +347,18 @@ class Conversation(ConversationState):
         self._end_turn()
         if system is not ...:
             self._open(system)
-        self._rewind(0)
-        self._marks.clear()
-        self.messages, self._told = list(self._opening), True
+        self._become(Story([], list(self._opening), latest=self._story.latest))
+
+    def cancel(self) -> None:
+        """End the reply that is being made at its next token, from any thread; without one, do nothing.
+
+        What was said by then stays.  A message that got no token of an answer is dropped.
+        """
+        turn = self._story.turn
+        if turn is not None:
+            turn.cancel()
+
+    # --- inside: turns are made here, for this class and for batches --------------------------------------------------
 
     def _open(self, system: str | None) -> None:
         """Check the system message and keep it."""
@@ -238,8 +367,6 @@ class Conversation(ConversationState):
             self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
         self._opening: list[Message] = opening
         self.system: str | None = opening[0]["content"] if opening else None
-
-    # --- inside: turns are made here, for this class and for batches --------------------------------------------------
 
     def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
         self._end_turn()
@@ -251,49 +378,120 @@ class Conversation(ConversationState):
                 self.model.tokenizer, message["content"], self.system, not self.history, self.think_off
             )
             return self._append(ids, message, write)
-        if not self._told:
+        if not self._story.complete:
             raise UnknownMessages(
                 "the model's template renders whole conversations, and not all messages of this one are known; "
                 "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
             )
-        return self._reuse(self._encode(self._template, [*self.messages, message]), message, write=write)
+        ids = self._encode(self._template, [*self.messages, message])
+        return self._begin(self._story, ids, message, write)
+
+    def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
+        self._end_turn()
+        base = self._story._replace(messages=[], turns=(), complete=False)
+        return self._begin(base, checks.token_ids("ids", ids, self.model.config.vocab_size), None, write)
 
     def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
         variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
         return template.encode(self.model.tokenizer, messages, **variables)
 
-    def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
-        self._end_turn()
-        turn = self._reuse(check_ids(self.model, ids), write=write)
-        self._marks.clear()
-        self.messages, self._told = [], False
+    def _append(self, ids: list[int], user: Message | None = None, write: Write | None = None) -> Turn:
+        """Begin a turn whose prompt goes after the history."""
+        if not ids:
+            raise EmptyMessages("there is nothing to answer: the prompt has no token")
+        return self._begin(self._story, [*self._story.tokens, *ids], user, write)
+
+    def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
+        """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
+
+        If the turn leaves nothing, the conversation becomes `base`.
+        """
+        if not ids:
+            raise EmptyMessages("there is nothing to answer: the prompt has no token")
+        room = self.capacity - self.prefix_rows - len(ids)
+        if room < 1:
+            prefix = f" after {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
+            raise ContextFull(
+                f"the conversation has {len(ids)} tokens with this message{prefix}, and the context of {self.capacity} "
+                "must hold at least one token of a reply as well; start a new one"
+            )
+        reset_processor(self.sampler.processor)  # may fail: before anything has changed
+        self._keep_rows(ids)
+        text = StreamText(self.model.tokenizer, self.stop, write)
+        stream = Stream(
+            self.cache,
+            list(ids),
+            self.sampler,
+            self.drafter,
+            stop_tokens=self.stop_ids,
+            max_tokens=min(self.max_tokens, room),
+            on_token=text.take,
+            prefix_rows=self.prefix_rows,
+        )
+        turn = Turn(self, base, stream, text, user)
+        self._story = base._replace(turn=turn)
         return turn
 
-    def _settled(self, turn: Turn, reply: Reply) -> None:
+    def _answer(self, turn: Turn, stream: bool) -> Reply | ReplyStream:
+        scheduler = Scheduler(self.model)
+        scheduler.add(turn.stream)
+        out = ReplyStream(scheduler, turn.stream, turn.text, turn.settle, turn.describe)
+        if stream:
+            return out
+        for _ in out:
+            pass
+        return out.result
+
+    def _end_turn(self) -> None:
+        """End the reply that is being made, if its reader has left it; ConversationClosed if there is no cache."""
+        turn = self._story.turn
+        if self._state is not None and turn is not None:
+            turn.cancel()
+            turn.settle()
+        _ = self.cache
+
+    def _enter(self, turn: Turn, reply: Reply) -> None:
         """A turn has ended: enter it, unless it left nothing."""
-        super()._settled(turn, reply)
+        if self._story.turn is not turn:
+            return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
+            self._become(turn.base._replace(turn=None, latest=reply))
             return
-        known = None if turn.note is None else len(self.messages)
-        self._marks.append(_Mark(min(turn.keep, turn.restore), turn.prompt_end, known))
-        if known is None:
-            self._told = False
-        else:
-            self.messages += [turn.note, {"role": "assistant", "content": reply.text}]
+        base = turn.base
+        tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]
+        known = None if turn.user is None else len(base.messages)
+        record = TurnRecord(turn.start, turn.stream.prompt_end, known)
+        messages = base.messages
+        if turn.user is not None:
+            messages = [*messages, turn.user, {"role": "assistant", "content": reply.text}]
+        complete = base.complete and known is not None
+        self._become(Story(tokens, messages, (*base.turns, record), complete, None, reply))
 
-    def _drop(self, mark: _Mark) -> None:
-        self._marks.remove(mark)
-        if mark.messages is not None:
-            del self.messages[mark.messages :]
+    def _without(self, turns: int) -> Story:
+        """The story without its latest turns."""
+        story = self._story
+        if turns == 0:
+            return story
+        first = story.turns[-turns]
+        kept = story.turns[:-turns]
+        messages = story.messages
+        for record in story.turns[-turns:]:
+            if record.messages is not None:
+                messages = messages[: record.messages]
+                break
+        tokens = story.tokens[: first.start]
+        if not tokens:
+            return Story([], list(self._opening), latest=story.latest)
+        return story._replace(tokens=tokens, messages=messages, turns=kept)
 
+    def _become(self, story: Story) -> None:
+        """Let the story be another one; the state keeps the rows that both have."""
+        self._keep_rows(story.tokens)
+        self._story = story
 
-def _choose_template(
-    model: Model, template: ChatFormat | ChatTemplate | str | None
-) -> ChatFormat | ChatTemplate | None:
-    names = [f.value for f in ChatFormat]
-    if template in names:
-        return ChatFormat(template)
-    if not isinstance(template, (ChatFormat, ChatTemplate, type(None))):
-        known = f"{', '.join(names)}, a ChatFormat or a ChatTemplate"
-        raise InvalidOption(f"template must be one of {known}, got {template!r}")
-    return ChatTemplate.of(model) if template is None and model.chat_template is not None else template
+    def _keep_rows(self, tokens: Sequence[int]) -> None:
+        """Let the state hold rows of tokens that stand at the beginning of `tokens` as well as of the history."""
+        cached = self.cache.len - self.prefix_rows
+        keep = common_prefix(self.history[:cached], tokens)
+        if keep < cached:
+            self.cache.rewind(rewind_point(self.cache, self.prefix_rows + keep, self.prefix_rows))

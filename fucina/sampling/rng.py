@@ -91,8 +91,12 @@ class CounterRng:
     seed: int
     position: int = 0
 
+    def peek(self) -> float:
+        """The next draw, a float64 in [0, 1), without making it."""
+        return (at(self.seed, self.position) >> 11) * 2.0**-53
+
     def uniform(self) -> float:
         """Make exactly one draw: a float64 in [0, 1)."""
-        value = (at(self.seed, self.position) >> 11) * 2.0**-53
+        value = self.peek()
         self.position += 1
         return value

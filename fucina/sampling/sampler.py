@@ -83,6 +83,12 @@ class Sampler:
         AllTokensMasked
             Every logit is -inf.
         """
+        token, position = self.choose(logits, history)
+        self.commit(token, position)
+        return token
+
+    def choose(self, logits: np.ndarray, history: Sequence[int] = ()) -> tuple[int, int]:
+        """Choose as `next` does, but change nothing yet: returns the token, and the `position` to commit it with."""
         options = self.options
         row = self._as_row(logits)
         if self.processor is not None or options.penalises:
@@ -97,15 +103,18 @@ class Sampler:
             raise NonFiniteLogits(f"logit {best} of {len(row)} is {highest}: expected finite values or -inf")
         if highest == -np.inf:
             raise AllTokensMasked(f"all {len(row)} logits are -inf: no token is left to choose")
-        position = self.rng.position
-        token = best if options.greedy else self._draw(row, highest)
+        if options.greedy:
+            return best, self.rng.position
+        return self._draw(row, highest), self.rng.position + 1
+
+    def commit(self, token: int, position: int) -> None:
+        """Take a chosen token: the processor takes note of it, and its draw counts.
+
+        If the processor raises, nothing was drawn.
+        """
         if self.processor is not None:
-            try:
-                self.processor.commit(token)
-            except BaseException:
-                self.rng.position = position  # what was not committed was not drawn
-                raise
-        return token
+            self.processor.commit(token)
+        self.rng.position = position
 
     def reset(self) -> None:
         """Start the draws of the seed again, and reset the processor."""
@@ -149,5 +158,5 @@ class Sampler:
             n = row.size
             self._scratch = (np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64))
         o = self.options
-        u = self.rng.uniform()
+        u = self.rng.peek()
         return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)

@@ -1,33 +1,36 @@
 """Speculative decoding without a draft model: exact, and only where it wins time."""
 
-from .batch import BatchDecoder, BatchMember
+from ..engine.cost_table import CostTable, default_table
+from ..engine.drafts import Draft, Drafter
+from ..engine.verify_cost import VerifyCost
 from .cascade import CascadeOptions, SpeculationIndex
-from .core import SpeculativeDecoder
-from .cost_gate import CostGate, VerifyCost
-from .cost_table import CostTable, default_table
+from .cost_gate import CostGate
+from .drafter import SourceDrafter
+from .factory import make_drafter
 from .options import Options, Stats
 from .recycling import TokenRecycling
 from .sam_index import Cursor, FrozenSource, SamIndex
 from .source import DraftSource, StepRecord, TopKRow, wants_top_k
 
 __all__ = [
-    "BatchDecoder",
-    "BatchMember",
     "CascadeOptions",
     "CostGate",
     "CostTable",
     "Cursor",
+    "Draft",
     "DraftSource",
+    "Drafter",
     "FrozenSource",
     "Options",
     "SamIndex",
+    "SourceDrafter",
     "SpeculationIndex",
-    "SpeculativeDecoder",
     "Stats",
     "StepRecord",
     "TokenRecycling",
     "TopKRow",
     "VerifyCost",
     "default_table",
+    "make_drafter",
     "wants_top_k",
 ]

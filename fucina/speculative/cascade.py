@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..decoding import common_prefix
+from ..engine.drafts import common_prefix
 from ..errors import InvalidOption
 from .odds import CHAIN_PRIOR, HitRates
 from .recycling import EMPTY, TokenRecycling

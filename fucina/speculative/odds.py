@@ -11,6 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from ..engine.cost_table import best_width
+from ..engine.drafts import Draft
+
 MARGIN = 0.1  # plain steps that a draft must be expected to win
 DECAY = 0.97  # what earlier trials of a class still count when the next one comes
 PRIOR_TRIALS = 8.0
@@ -86,3 +89,27 @@ def best_draft(odds: Iterable[float], costs: Sequence[float], least: int = 1) ->
         if expected + together * (longest - drafts) + 1.0 - cheapest <= most:
             break  # not even if all the others were certain
     return best
+
+
+def worth(draft: Draft, costs: Sequence[float], curve: Sequence[float], allowance: float, least: int) -> int:
+    """Return how many tokens of a draft to verify: the one rule, for every kind of source.
+
+    A draft that could lose more than the allowance is made shorter.  Of what is left, the number of tokens that is
+    expected to win most is verified; where a source does not know its odds, the number that makes a row cheapest.
+
+    Parameters
+    ----------
+    draft : tokens, and their odds if the source knows them.
+    costs : of verifies of 0, 1, 2, ... tokens, in plain steps.
+    curve : costs of passes of 0, 1, 2, ... rows.
+    allowance : plain steps that may be lost.
+    least : shortest draft that may be verified.
+    """
+    drafts = len(draft.tokens)
+    while drafts and costs[drafts] + draft.cost > 1.0 + allowance:
+        drafts -= 1
+    if drafts < least:
+        return 0
+    if draft.odds is None:
+        return best_width(curve, drafts, least)
+    return best_draft(draft.odds, [cost + draft.cost for cost in costs[: drafts + 1]], least)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
+from .. import checks
 from ..errors import InvalidOption, ProbeStepsZero, RateWindowTooSmall, ReprobeAfterZero
 from ..ops.rows import MAX_ROWS
-from .cost_table import CostTable, default_table
+from ..engine.cost_table import CostTable, default_table
 
 # name -> (lowest, highest) of the whole numbers
 _WHOLE = {
@@ -27,29 +26,28 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How and when to speculate (reference 13.9.1).  Nothing here changes which tokens are committed.
+    """How and when to speculate.  Nothing here changes which tokens are committed.
 
     Attributes
     ----------
-    max_draft : most drafted tokens of a step, up to 127; 0 drafts nothing.
+    max_draft : drafted tokens per step at most, up to 127; 0 drafts nothing.
     min_draft : a shorter draft is not verified, at least 1.
     enabled : False takes plain steps only.
-    topk_feedback : best tokens of each verified row that a source is told, if it wants them.
+    topk_feedback : how many of the best tokens of each verified row a source is given, if it takes them.
     rate_window : verifies that the gate looks back at, at least 2.
     min_window_drafted : drafted tokens that must be in the window before the gate judges.
-    min_speedup : tokens a plain step's time below which speculation is turned off.
-    probe_margin : how much more than `min_speedup` a probe must show to turn it on again.
-    reprobe_after, reprobe_max : plain steps before the first probe, and the most after failed ones (each doubles).
+    min_speedup : tokens per plain step of time below which the gate turns drafting off.
+    probe_margin : how much more than `min_speedup` a probe must show to turn drafting on again.
+    reprobe_after, reprobe_max : plain steps before the first probe, and at most after failed ones (each doubles).
     probe_steps : verifies of a probe.
     cost_table : a CostTable, or points (rows, cost); default: the package's own.
-    adapt_budget : draft what is expected to win most, where the source knows its odds; else draft less where less is
-        accepted, and in whole tiles of the kernels where that is cheaper.
-    first_draft : for sources without odds, with `adapt_budget`, most drafted tokens of a first verify, after the start or a pause: what is
-        accepted of them sets the next budget.  The documents begin with `max_draft`.
-    max_loss, loss_credit : drafts may have cost, in all, at most this part of the plain steps so far, and so many plain
-        steps on top; what they won before may be risked again, up to `cost_gate.MOST_RISKED` steps.  A draft that could
-        break this is made shorter.  With min_speedup = 0, or either infinite, there is no such limit.
-    watch : while the gate is off, compare proposals with what plain steps commit, and probe when they would have won.
+    adapt_budget : verify as many drafted tokens as are expected to win most, where the source knows their odds; where
+        it does not, draft less when less is accepted, and in whole tiles of the kernels where that is cheaper.
+    first_draft : for sources without odds, with `adapt_budget`: drafted tokens of a first verify at most, at the start
+        or after a pause; what is accepted of them sets the next budget.
+    max_loss, loss_credit : drafts may have cost, in all, at most `max_loss` times the plain steps so far plus
+        `loss_credit` plain steps; see `fucina.speculative.ledger`.  With min_speedup = 0, or either infinite, there is
+        no such limit.
 
     Raises
     ------
@@ -75,19 +73,14 @@ class Options:
     first_draft: int = 3
     max_loss: float = 0.01
     loss_credit: float = 1.0
-    watch: bool = True
 
     def __post_init__(self) -> None:
         for name, (low, high) in _WHOLE.items():
-            object.__setattr__(self, name, _whole(name, getattr(self, name), low, high))
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), low, high))
         for name in ("min_speedup", "probe_margin"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise InvalidOption(f"{name} must be a finite number of at least 0, got {value!r}")
+            checks.real(name, getattr(self, name), 0)
         for name in ("max_loss", "loss_credit"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise InvalidOption(f"{name} must be a number of at least 0, or infinity, got {value!r}")
+            checks.real(name, getattr(self, name), 0, infinite=True)
         if self.rate_window < 2:
             raise RateWindowTooSmall(f"rate_window must be at least 2 verifies, got {self.rate_window}")
         if self.probe_steps == 0:
@@ -105,18 +98,6 @@ class Options:
         """The cost table."""
         assert isinstance(self.cost_table, CostTable)
         return self.cost_table
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidOption(f"{name} must be an integer, got {value!r}") from None
-    if not low <= number <= high:
-        raise InvalidOption(f"{name} must be in [{low}, {high}], got {value!r}")
-    return number
 
 
 @dataclass(slots=True)
@@ -144,9 +125,21 @@ class Stats:
     bonus: int = 0
     committed: int = 0
 
+    def count(self, kind: str, drafted: int, accepted: int, committed: int, sampled: int) -> None:
+        """Enter a step; `sampled` rows were sampled, the one of a stop token included."""
+        self.steps += 1
+        self.spec_steps += kind == "verify"
+        self.fallback_steps += kind == "fallback"
+        self.disabled_steps += kind == "off"
+        self.drafted += drafted
+        self.accepted += accepted
+        if drafted:
+            self.bonus += committed > drafted
+            self.rejected_steps += accepted < sampled <= drafted
+
     @property
     def tokens_per_step(self) -> float:
-        """Committed tokens a step; 0.0 before the first."""
+        """Committed tokens per step; 0.0 before the first."""
         return self.committed / self.steps if self.steps else 0.0
 
     @property

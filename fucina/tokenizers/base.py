@@ -165,9 +165,12 @@ class Tokenizer(ABC):
         """
         return self.decode_bytes(ids, special).decode("utf-8", "replace")
 
-    def stream(self, special: bool = False) -> StreamDecoder:
-        """A decoder for tokens that arrive one by one."""
-        return StreamDecoder(self, special)
+    def stream(self, special: bool = False, begins: bool = True) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one.
+
+        `begins` says whether the first of them begins a text (where SentencePiece may drop a space) or continues one.
+        """
+        return StreamDecoder(self, special, begins)
 
     # --- asking about tokens ------------------------------------------------------------------------------------
 

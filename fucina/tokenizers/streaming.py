@@ -26,11 +26,11 @@ class StreamDecoder:
 
     __slots__ = ("_special", "_started", "_tokenizer", "_utf8")
 
-    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, special: bool = False, begins: bool = True) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._started = False
+        self._started = not begins
 
     def push(self, token: int) -> str:
         """Take the next token; give the text that is now complete (often, but not always, the token's own text).

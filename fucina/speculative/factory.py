@@ -1,4 +1,4 @@
-"""From the options of `generate` and `Conversation` to a decoder: plain, or one that drafts."""
+"""From the options of `generate` and `Conversation` to a drafter, or none."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .decoding import Decoder
-from .errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
+from ..checks import token_ids
+from ..engine.drafts import Drafter
+from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
+from .cascade import CascadeOptions, SpeculationIndex
+from .drafter import SourceDrafter
+from .options import Options
+from .source import DraftSource
 
 if TYPE_CHECKING:
-    from .model import Model
-    from .speculative import DraftSource, Options
+    from ..model import Model
 
 Document = str | bytes | Sequence[int] | np.ndarray
 
 
-def make_decoder(
+def make_drafter(
     model: Model,
-    speculative: bool | Options | DraftSource | Decoder = False,
+    speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
-) -> Decoder:
-    """Return the decoder that the options of `generate` describe.
+) -> Drafter | None:
+    """Return the drafter that the options of `generate` describe; None for plain decoding.
 
     Parameters
     ----------
     speculative : False for plain decoding; True to draft from the text, from references and from recycled logits, with
-        the default `fucina.speculative.Options`, or these options; a draft source; a decoder, which is used as it is.
-    references : documents that may be quoted, of the first kind of drafting; a single text is one document.
+        the default `fucina.speculative.Options`, or these options; a draft source; a drafter, which is used as it is.
+    references : documents that may be quoted, for the first kind of drafting; a single text is one document.
 
     Raises
     ------
@@ -40,35 +44,26 @@ def make_decoder(
     elif not isinstance(references, Iterable):
         raise InvalidOption(f"references must be a document or a sequence of documents, got {references!r}")
     documents = list(references)
-    if speculative is False:
-        _no_references(documents)
-        return Decoder(model)
-    if isinstance(speculative, Decoder):
-        _no_references(documents)
-        return speculative
-    from .speculative import CascadeOptions, DraftSource, Options, SpeculationIndex, SpeculativeDecoder
-
-    if speculative is True:
-        speculative = Options()
-    if isinstance(speculative, Options):
+    if speculative is True or isinstance(speculative, Options):
+        options = speculative if isinstance(speculative, Options) else Options()
         ids = [reference_ids(model, document) for document in documents]  # all of them, before the first is indexed
-        index = SpeculationIndex(model.config.vocab_size, CascadeOptions(accounting_min_draft=speculative.min_draft))
+        index = SpeculationIndex(model.config.vocab_size, CascadeOptions(accounting_min_draft=options.min_draft))
         for document in ids:
             index.add_reference(document)
-        return SpeculativeDecoder(model, index, speculative)
-    if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
-        raise InvalidOption(
-            f"speculative must be True, False, speculative.Options, a draft source or a decoder, got {speculative!r}"
-        )
-    _no_references(documents)
-    return SpeculativeDecoder(model, speculative)
-
-
-def _no_references(documents: Sequence[Any]) -> None:
+        return SourceDrafter(model, index, options)
     if documents:
         raise InvalidOption(
             "references need speculation, turned on with True or Options; a source of your own gets its documents from you"
         )
+    if speculative is False:
+        return None
+    if isinstance(speculative, Drafter):
+        return speculative
+    if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
+        raise InvalidOption(
+            f"speculative must be True, False, speculative.Options, a draft source or a drafter, got {speculative!r}"
+        )
+    return SourceDrafter(model, speculative)
 
 
 def reference_ids(model: Model, document: Document) -> np.ndarray:
@@ -86,28 +81,29 @@ def reference_ids(model: Model, document: Document) -> np.ndarray:
     InvalidText : the text holds half a surrogate pair.
     """
     if isinstance(document, (str, bytes)):
-        document = model.tokenizer.encode(document, special=False)
-    elif not isinstance(document, (Sequence, np.ndarray)):
+        ids = model.tokenizer.encode(document, special=False)
+    elif isinstance(document, (Sequence, np.ndarray)):
+        ids = token_ids("a reference", document, model.config.vocab_size)
+    else:
         raise InvalidOption(f"a reference must be text or a sequence of token ids, got {type(document).__name__}")
-    if np.size(document) == 0:
+    if not ids:
         raise EmptyInput("a reference has no token: there is nothing to quote")
-    return model.check_tokens(document)
+    return np.asarray(ids, np.int64)
 
 
-def reference_source(decoder: Decoder) -> Any:
-    """Return the source of a decoder that takes references.
+def reference_source(drafter: Drafter | None) -> Any:
+    """Return the source of a drafter that takes references.
 
     Raises
     ------
-    SpeculationDisabled : the decoder does not draft.
+    SpeculationDisabled : there is no drafter.
     ReferencesUnsupported : its source has no `add_reference` and `clear_references`.
     """
-    source = getattr(decoder, "source", None)
-    if source is None:
+    if drafter is None:
         raise SpeculationDisabled("references are for speculation, which is off here; turn it on with speculation=True")
+    source = getattr(drafter, "source", None)
     if not all(callable(getattr(source, name, None)) for name in ("add_reference", "clear_references")):
         raise ReferencesUnsupported(
-            f"the draft source {type(source).__name__} takes no references; speculation=True does, "
-            "or a SpeculationIndex"
+            f"the draft source {type(source).__name__} takes no references; speculation=True does, or a SpeculationIndex"
         )
     return source

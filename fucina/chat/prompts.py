@@ -1,0 +1,55 @@
+"""What a conversation needs to know before its first prompt: which template, which tokens end a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import checks
+from ..errors import InvalidOption
+from .formats import ChatFormat
+from .template import ChatTemplate
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from ..tokenizers import Tokenizer
+
+
+def choose_template(model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
+    """Return the template that an option names: by default the model's own, None where it has none.
+
+    Raises
+    ------
+    InvalidOption : it is neither a ChatFormat, the name of one, nor a ChatTemplate.
+    ChatTemplateError : the model's own does not compile.
+    """
+    names = [f.value for f in ChatFormat]
+    if template in names:
+        return ChatFormat(template)
+    if not isinstance(template, (ChatFormat, ChatTemplate, type(None))):
+        known = f"{', '.join(names)}, a ChatFormat or a ChatTemplate"
+        raise InvalidOption(f"template must be one of {known}, got {template!r}")
+    return ChatTemplate.of(model) if template is None and model.chat_template is not None else template
+
+
+def stop_ids(model: Model, template: ChatFormat | ChatTemplate | None, extra: Sequence[int]) -> frozenset[int]:
+    """Return the tokens that end a reply: the tokenizer's, the stop marker of the format, and extra ones."""
+    tokenizer = model.tokenizer
+    form = template if isinstance(template, ChatFormat) else ChatFormat.detect(model.chat_template)
+    marker = None if form is None else tokenizer.token_id(form.stop_marker)
+    own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
+    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", extra, model.config.vocab_size))
+
+
+def rendered_ids(model: Model, rendered: str) -> list[int]:
+    """Return the ids of a rendered text, its special tokens parsed; raises InvalidOption if it is none."""
+    if not isinstance(rendered, str):
+        raise InvalidOption(f"a rendered conversation must be text, got {type(rendered).__name__}")
+    return model.tokenizer.encode(rendered)
+
+
+def with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return `ids` with BOS in front if the tokenizer wants one and it is not there yet."""
+    if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
+        return [tokenizer.bos, *ids]
+    return ids

@@ -1,0 +1,113 @@
+"""Checks of arguments: one function per kind of value, one wording for every message.
+
+Each returns the value in the form that the engine works with, or raises an error that names the argument, the value
+and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from .errors import FucinaError, InvalidOption, TokenOutOfRange
+
+Error = type[FucinaError]
+
+
+def shown(value: Any) -> str:
+    """Return the value as a message shows it: its `repr`, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"an integer of {value.bit_length()} bits"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None, error: Error = InvalidOption) -> int:
+    """Return an integer in [low, high] (no upper limit if `high` is None); booleans are no integers here."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise error(f"{name} must be an integer {wanted}, got {shown(value)}") from None
+    if number < low or (high is not None and number > high):
+        wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise error(f"{name} must be an integer {wanted}, got {shown(value)}")
+    return number
+
+
+def real(
+    name: str, value: Any, low: float, high: float = math.inf, infinite: bool = False, error: Error = InvalidOption
+) -> float:
+    """Return a number in [low, high]; `infinite` says whether infinity itself is allowed."""
+    if high == math.inf:
+        wanted = f"a number of at least {low:g}" + (", or infinity" if infinite else "")
+    else:
+        wanted = f"a number in [{low:g}, {high:g}]"
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.number)):
+        raise error(f"{name} must be {wanted}, got {shown(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not low <= number <= high or (math.isinf(number) and not infinite):
+        raise error(f"{name} must be {wanted}, got {shown(value)}")
+    return number
+
+
+def one_of(name: str, value: Any, choices: Collection[str], error: Error = InvalidOption) -> str:
+    """Return one of some words."""
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise error(f"{name} must be one of {listed}, got {shown(value)}")
+    return value
+
+
+def listed(name: str, values: Any, of: str) -> list[Any]:
+    """Return the items of a sequence (or of any iterable that is no text) as a list."""
+    if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Iterable):
+        raise InvalidOption(f"{name} must be a sequence of {of}, got {type(values).__name__}")
+    return list(values)
+
+
+def token_ids(name: str, ids: Any, vocab: int) -> list[int]:
+    """Return token ids as a list of Python integers, each in [0, vocab).
+
+    Parameters
+    ----------
+    ids : a flat sequence or array of integers.  Texts, bytes and other buffers are refused: their items are characters
+        or bytes, which only look like ids.
+
+    Raises
+    ------
+    InvalidOption : it is no such sequence.
+    TokenOutOfRange : an item is no integer, or not an id of the vocabulary.
+    """
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1:
+            raise InvalidOption(f"{name} must be a flat sequence of token ids, got an array of shape {list(ids.shape)}")
+        if ids.size and ids.dtype.kind not in "iu":
+            raise TokenOutOfRange(f"{name} must hold integers, got an array of {ids.dtype}")
+        if ids.size and (ids.min() < 0 or ids.max() >= vocab):
+            bad = int(ids[(ids < 0) | (ids >= vocab)][0])
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {vocab}")
+        return [int(i) for i in ids.tolist()]
+    checked = listed(name, ids, "token ids")
+    for i, token in enumerate(checked):
+        if type(token) is int and 0 <= token < vocab:
+            continue
+        try:
+            number = -1 if isinstance(token, (bool, np.bool_)) else operator.index(token)
+        except TypeError:
+            number = -1
+        if not 0 <= number < vocab:
+            raise TokenOutOfRange(f"token id {shown(token)} is outside the vocabulary of {vocab}")
+        checked[i] = number
+    return checked

@@ -1,0 +1,322 @@
+"""The engine: passes over the rows of streams.  It knows token ids and states, no text.
+
+`Engine` checks everything that comes from outside, cuts work into passes of at most 128 rows, and lets states keep
+what was computed only when every pass of a call has succeeded.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from .. import checks
+from ..cache import State
+from ..cache.parts import Layout
+from ..errors import (
+    DuplicateCache,
+    EmptyInput,
+    InvalidOption,
+    KvCacheOverflow,
+    KvCacheShapeMismatch,
+    ReentrantForward,
+    TokenOutOfRange,
+)
+from ..models import LoadedFamily
+from ..ops.override import OVERRIDES
+from ..ops.rows import MAX_ROWS, RowBatch
+from .cost_table import CostTable, default_table
+from .verify_cost import VerifyCost
+
+Tokens = Sequence[int] | np.ndarray
+Request = tuple[State, Tokens, str]
+
+_WANTS = ("all", "last", "none")
+
+
+class Interpreter(Protocol):
+    """What runs a family's forward: `fucina.ops.naive.Naive` or `fucina.ops.native.Native`."""
+
+    name: str
+    threads: int
+
+    def run(self, batch: RowBatch) -> np.ndarray:
+        """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""
+
+    def explain(self) -> str:
+        """What runs in a pass, readable."""
+
+    def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
+        """Let a function take the place of an op; returns what undoes it."""
+
+    def close(self) -> None:
+        """End the threads and let go of the weights."""
+
+
+class _Rows(NamedTuple):
+    """One stream's rows of a call, checked: logits are wanted of the last `wanted` of them."""
+
+    state: State
+    tokens: np.ndarray  # int64 [n]
+    wanted: int
+
+
+class Engine:
+    """Runs passes of one model.
+
+    Parameters
+    ----------
+    family : config, weights and forward (see `fucina.models`).
+    interpreter : runs the forward.
+    context : positions that a state may hold.
+    cache_dtype : "f16" or "f32", of keys and values.
+    fingerprint : 16 bytes that name the weights; states carry them.
+
+    Attributes
+    ----------
+    config, weights : of the family.
+    context, cache_dtype, fingerprint : as given.
+    """
+
+    def __init__(
+        self, family: LoadedFamily, interpreter: Interpreter, context: int, cache_dtype: str, fingerprint: bytes
+    ) -> None:
+        self.family, self.config, self.weights = family, family.config, family.weights
+        self.context, self.cache_dtype, self.fingerprint = context, cache_dtype, fingerprint
+        self._interpreter = interpreter
+        self._layout = Layout(family.parts)
+        self._costs: list[VerifyCost] = []
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+
+    @property
+    def backend(self) -> str:
+        """Name of the interpreter: "native" or "naive"."""
+        return self._interpreter.name
+
+    @property
+    def threads(self) -> int:
+        """Threads that a pass uses."""
+        return self._interpreter.threads
+
+    def explain(self) -> str:
+        """What runs in a pass, readable."""
+        return self._interpreter.explain()
+
+    def close(self) -> None:
+        """End the threads and let go of the weights.  The engine cannot be used afterwards."""
+        with self._passes():
+            self._interpreter.close()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def new_cache(self, capacity: int | None = None) -> State:
+        """An empty state for one stream of this model; `capacity`, in positions, defaults to the context.
+
+        Raises
+        ------
+        KvCacheOverflow : capacity below 1, or above the context (load with a larger `context=` for that).
+        """
+        if capacity is None:
+            capacity = self.context
+        capacity = checks.integer("capacity", capacity, 1, error=KvCacheOverflow)
+        if capacity > self.context:
+            raise KvCacheOverflow(
+                f"capacity {capacity} is above the context of {self.context}; load with context={capacity}"
+            )
+        return State(self._layout, capacity, self.cache_dtype, self.fingerprint)
+
+    def pass_cost(self, table: CostTable | None = None) -> VerifyCost:
+        """What passes of this engine cost, in plain steps: one `VerifyCost` per table, shared by all streams."""
+        table = default_table() if table is None else table
+        for known in self._costs:
+            if known.table is table or known.table == table:
+                return known
+        self._costs = [*self._costs, VerifyCost(table)]
+        return self._costs[-1]
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    def logits(self, tokens: Tokens) -> np.ndarray:
+        """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
+        ids = self.check_tokens(tokens)
+        return self.forward(ids, self.new_cache(len(ids)))
+
+    def forward(self, tokens: Tokens, cache: State) -> np.ndarray:
+        """Run the next tokens of one stream and advance its state: logits float32 [len(tokens), vocab].
+
+        Raises the errors of `forward_rows`.
+        """
+        return self.forward_rows([(cache, tokens, "all")])[0]
+
+    def forward_rows(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """Run the next tokens of several streams together.
+
+        Every row has the same bits as if it ran alone.  Everything is checked before anything runs, and a failure
+        advances no state.
+
+        Parameters
+        ----------
+        requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
+
+        Returns
+        -------
+        Per request one float32 array [rows wanted, vocab].
+
+        Raises
+        ------
+        EmptyInput : no request, or one without tokens.
+        TokenOutOfRange : an id outside the vocabulary.
+        DuplicateCache : one state in two requests.
+        KvCacheShapeMismatch : a state of another model, geometry or dtype.
+        KvCacheOverflow : the tokens do not fit.
+        InvalidOption : another `want`.
+        ReentrantForward : called from inside a pass of this model.
+        """
+        for i, (_, _, want) in enumerate(requests):
+            if want not in _WANTS:
+                raise InvalidOption(f"stream {i}: want must be one of {', '.join(_WANTS)}, got {want!r}")
+        with self._passes():
+            rows = self._check([(s, t, {"last": 1, "none": 0}.get(want)) for s, t, want in requests])
+            out = self._run(rows)
+            for state, ids, _ in rows:
+                state.commit(len(ids))
+        return out
+
+    def compute(self, requests: Sequence[tuple[State, Tokens, int]]) -> list[np.ndarray]:
+        """Run the next tokens of several streams, and leave it to the caller what their states keep.
+
+        As `forward_rows`, but with the number of last rows whose logits are wanted, and no state moves: each waits for
+        its `commit(rows)`, with as many of the rows as the caller wants to keep.
+        """
+        with self._passes():
+            return self._run(self._check(requests))
+
+    def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
+        """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
+        lengths = [len(r.tokens) for r in rows]
+        tokens = np.concatenate([r.tokens for r in rows])
+        positions = np.concatenate([np.arange(r.state.len, r.state.len + n) for r, n in zip(rows, lengths, strict=True)])
+        stream = np.repeat(np.arange(len(rows)), lengths)
+        states = [r.state for r in rows]
+        wanted = np.zeros(len(tokens), bool)
+        end = 0
+        for r, n in zip(rows, lengths, strict=True):
+            end += n
+            wanted[end - r.wanted : end] = True
+        for state, n in zip(states, lengths, strict=True):
+            state.begin(n)
+        try:
+            if len(tokens) <= MAX_ROWS:
+                out = self._interpreter.run(RowBatch(tokens, positions, stream, states, np.flatnonzero(wanted)))
+                for state in states:
+                    state.next_pass()
+            else:
+                out = self._run_in_parts(tokens, positions, stream, states, wanted)
+        except BaseException:
+            for state in states:
+                state.rollback()
+            raise
+        if len(rows) == 1:
+            return [out]
+        return np.split(out, np.cumsum([r.wanted for r in rows])[:-1])
+
+    def _run_in_parts(
+        self, tokens: np.ndarray, positions: np.ndarray, stream: np.ndarray, states: list[State], wanted: np.ndarray
+    ) -> np.ndarray:
+        """More rows than fit in one pass."""
+        out = np.empty((np.count_nonzero(wanted), self.config.vocab_size), np.float32)
+        done = 0
+        for start in range(0, len(tokens), MAX_ROWS):
+            part = slice(start, start + MAX_ROWS)
+            taking = np.unique(stream[part])
+            those = [states[i] for i in taking]
+            rows = np.flatnonzero(wanted[part])
+            numbers = np.searchsorted(taking, stream[part])
+            out[done : done + len(rows)] = self._interpreter.run(
+                RowBatch(tokens[part], positions[part], numbers, those, rows)
+            )
+            for state in those:
+                state.next_pass()
+            done += len(rows)
+        return out
+
+    def check_tokens(self, tokens: Tokens) -> np.ndarray:
+        """Token ids as int64 [n]; EmptyInput if there are none, TokenOutOfRange if one is no id of this vocabulary."""
+        ids = np.asarray(tokens)
+        if ids.size == 0:
+            raise EmptyInput("a pass needs at least one token, got none")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise TokenOutOfRange(
+                f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.config.vocab_size:
+            bad = low if low < 0 else high
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+        return ids.astype(np.int64)
+
+    def check_state(self, state: State, where: str = "") -> None:
+        """Raise KvCacheShapeMismatch unless a state is one of this model's; `where` begins the message."""
+        if not isinstance(state, State):
+            raise KvCacheShapeMismatch(f"{where}expected a State of new_cache(), got {type(state).__name__}")
+        if (state.layout is not self._layout and state.layout != self._layout) or state.dtype != self.cache_dtype:
+            raise KvCacheShapeMismatch(f"{where}the state was not made by this model (geometry or dtype differ)")
+        if state.fingerprint != self.fingerprint:
+            raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
+
+    def _check(self, requests: Sequence[tuple[State, Tokens, int | None]]) -> list[_Rows]:
+        """The rows of a call, or the error that names what is wrong with them; `None` wants all rows' logits."""
+        if not requests:
+            raise EmptyInput("a pass needs at least one stream, got none")
+        checked = []
+        for i, (state, tokens, wanted) in enumerate(requests):
+            self.check_state(state, f"stream {i}: ")
+            ids = self.check_tokens(tokens)
+            if state.len + len(ids) > min(state.capacity, self.context):
+                raise KvCacheOverflow(
+                    f"stream {i}: {len(ids)} tokens at position {state.len} pass the capacity of {state.capacity}"
+                    + ("" if state.capacity <= self.context else f" or the context of {self.context}")
+                )
+            checked.append(_Rows(state, ids, len(ids) if wanted is None else wanted))
+        if len({id(r.state) for r in checked}) != len(checked):
+            raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
+        return checked
+
+    def _passes(self) -> threading.RLock:
+        """The lock that passes hold, for `with`: one thread at a time.
+
+        The same thread twice would be a pass inside a pass, so that is an error.  The lock is CPython's own, used by
+        `with` directly: Ctrl-C cannot come between taking it and being sure that it is given back.
+        """
+        if self._process != os.getpid():  # forked, perhaps while a thread that does not exist here held the lock
+            self._lock, self._process = threading.RLock(), os.getpid()
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise ReentrantForward("this model is in the middle of a pass; an op or host stage cannot start another one")
+        return self._lock
+
+    @contextmanager
+    def override(self, op: str, function: Callable[..., np.ndarray]) -> Iterator[Self]:
+        """Inside the `with`, `function` takes the place of an op; `fucina.ops.override` lists them.
+
+        The signatures are those of the functions in `fucina.ops.naive`: rms_norm(x [n], weight [n], eps),
+        linear(matrix [rows, cols], x [cols]), rope(x [heads, head_dim], cos, sin, pairing),
+        attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale), swiglu(gate, up),
+        geglu(gate, up).  Wrong shapes or values that are not finite come back as a ModelError that names the function.
+        """
+        checks.one_of("op", op, tuple(OVERRIDES))
+        with self._passes():
+            restore = self._interpreter.override(op, function)
+        try:
+            yield self
+        finally:
+            with self._passes():
+                restore()
+
+
+__all__ = ["Engine", "Interpreter", "Request", "Tokens"]
+

@@ -1,0 +1,243 @@
+"""The scheduler: which rows run in the next pass, and what becomes of them.
+
+One pass holds the pending rows of every stream that decodes, the drafts of those that have a drafter, and chunks of
+prompts in what is left of a budget.  Streams join and leave between any two passes.  Every row has the bits that it
+would have alone, so that nothing here can change a token: the scheduler decides about time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import SharedStream
+from ..ops.rows import MAX_ROWS
+from .drafts import NO_DRAFT, Draft, Drafter, PassStats, Verified
+from .verify_cost import VerifyCost
+from .stream import Stream
+
+PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long for the prompts that join it
+
+
+class PassRunner(Protocol):
+    """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
+
+    def compute(self, requests: Sequence[tuple[Any, Sequence[int], int]]) -> list[np.ndarray]:
+        """See `Engine.compute`."""
+
+    def pass_cost(self, table: Any = None) -> VerifyCost:
+        """See `Engine.pass_cost`."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One stream's part of a pass: its next `rows` pending tokens, and a draft after the last of them."""
+
+    stream: Stream
+    rows: int
+    draft: Sequence[int] = ()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens whose rows the pass computes."""
+        s = self.stream
+        return [*s.tokens[s.cached : s.cached + self.rows], *self.draft]
+
+    @property
+    def wanted(self) -> int:
+        """Of how many rows, the last ones, the logits are wanted."""
+        return 1 + len(self.draft) if self.rows == self.stream.pending else 0
+
+
+class Scheduler:
+    """Runs passes over streams.
+
+    Parameters
+    ----------
+    engine : Engine, or anything that has its `compute` and `pass_cost`.
+    row_budget : rows of a pass at most, 1 to 128.
+    stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
+
+    Attributes
+    ----------
+    streams : those that were added and not removed, in order; the ones that have ended among them.
+    """
+
+    def __init__(self, engine: PassRunner, row_budget: int = MAX_ROWS, stretch: float = PREFILL_STRETCH) -> None:
+        self.engine, self.row_budget, self.stretch = engine, row_budget, stretch
+        self.streams: list[Stream] = []
+        self._turn = 0  # passes so far: who comes first rotates
+        self._helper: ThreadPoolExecutor | None = None
+
+    # --- joining and leaving ------------------------------------------------------------------------------------------
+
+    def add(self, stream: Stream) -> Stream:
+        """Let a stream take part from the next pass on.
+
+        Raises
+        ------
+        SharedStream : its state, tokens, sampler, processor or drafter belongs to another stream here that goes on.
+        """
+        for other in self.streams:
+            if other.finish is None and (thing := _shared(stream, other)):
+                raise SharedStream(f"the {thing} is that of another stream of this scheduler; every stream needs its own")
+        self.streams.append(stream)
+        return stream
+
+    def remove(self, stream: Stream) -> None:
+        """Take a stream out; nothing of it is lost."""
+        self.streams.remove(stream)
+
+    @property
+    def live(self) -> list[Stream]:
+        """Streams that go on."""
+        return [s for s in self.streams if not s.check_end()]
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> PassStats | None:
+        """Run one pass; return what it was made of, or None if no stream goes on.
+
+        A drafter, sampler, processor or `on_token` that raises ends its own stream (`Stream.error`).  An error of the
+        pass itself is raised, and leaves every stream as it was before the step.
+        """
+        works = self._plan(self.live)
+        if not works:
+            return None
+        self._turn += 1
+        decoding = [w for w in works if w.stream.decoding]
+        own = sum(w.rows + len(w.draft) for w in decoding)
+        context = sum(w.stream.state.len for w in decoding) / len(decoding) if decoding else 0.0
+        requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
+        waiting = self._start_preparing(works)
+        start = perf_counter()
+        rows = self.engine.compute(requests)
+        seconds = perf_counter() - start
+        drafted = sum(len(w.draft) for w in works)
+        total = sum(len(tokens) for _, tokens, _ in requests)
+        stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
+        self.engine.pass_cost().price(stats)
+        for work, logits in zip(works, rows, strict=True):
+            self._settle(work, logits, stats, waiting.get(id(work.stream)))
+        return stats
+
+    def run(self, stream: Stream) -> Iterator[Stream]:
+        """Step until a stream ends, and give it whenever it has gained tokens."""
+        while stream.finish is None:
+            before = stream.committed
+            if self.step() is None:
+                break
+            if stream.committed > before:
+                yield stream
+
+    def _settle(self, work: Work, logits: np.ndarray, stats: PassStats, prepared: Future[None] | None) -> None:
+        """Commit what the rows of a stream say; an error ends this stream alone."""
+        stream, draft = work.stream, work.draft
+        if not work.wanted:
+            stream.state.commit(work.rows)
+            return
+        before, of_prompt, sampled, whole = len(stream.tokens), not stream.decoding, 0, False
+        try:
+            if prepared is not None:
+                prepared.result()
+            sampled = stream.accept(logits, draft)
+            whole = True
+        except Exception as error:
+            stream.fail(error)
+        finally:
+            if stream.drafter is not None:
+                new = stream.tokens[before:]
+                verified = Verified(draft, new, sampled if whole else len(new), logits, stats, of_prompt, whole)
+                try:
+                    stream.drafter.learn(stream, verified)
+                except Exception as error:
+                    stream.fail(stream.error or error)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, live: list[Stream]) -> list[Work]:
+        """Decode rows first, then their drafts, then chunks of prompts."""
+        budget = self.row_budget
+        works = []
+        decoding = [s for s in live if s.decoding]
+        for stream in self._rotated(decoding) if len(decoding) > budget else decoding:
+            if budget > 0:
+                works.append(Work(stream, min(stream.pending, budget)))
+                budget -= works[-1].rows
+        self._draft(works, budget)
+        works = [w for w in works if w.stream.finish is None]
+        own = sum(w.rows + len(w.draft) for w in works)
+        budget = self._prefill_budget(own, works)
+        for stream in self._rotated([s for s in live if not s.decoding]):
+            if budget < 1:
+                break
+            works.append(Work(stream, min(stream.pending, budget)))
+            budget -= works[-1].rows
+        return works
+
+    def _rotated(self, streams: list[Stream]) -> list[Stream]:
+        """The streams, another one first in each pass, so that a long prompt does not hold up a short one."""
+        at = self._turn % len(streams) if streams else 0
+        return streams[at:] + streams[:at]
+
+    def _draft(self, works: list[Work], budget: int) -> None:
+        """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
+        asked = [w for w in works if w.stream.drafter is not None and w.stream.pending == 1]
+        limit = budget // max(len(works), 1)
+        for kind in dict.fromkeys(type(w.stream.drafter) for w in asked):
+            group = [w for w in asked if type(w.stream.drafter) is kind]
+            requests: list[tuple[Drafter, Stream, int]] = []
+            for w in group:
+                s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
+                requests.append((s.drafter or Drafter(), s, max(min(limit, s.room, s.remaining - 1), 0)))
+            for w, draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
+                if isinstance(draft, Draft):
+                    w.draft = draft.tokens
+                else:
+                    w.stream.fail(draft)
+
+    def _prefill_budget(self, own: int, works: list[Work]) -> int:
+        """Rows of prompts that may join `own` decode rows: so many that running streams hardly wait."""
+        if own == 0:
+            return self.row_budget
+        context = sum(w.stream.state.len for w in works) / len(works)
+        curve = self.engine.pass_cost().curve(context)
+        rows, allowed = own, self.stretch * curve[min(own, len(curve) - 1)]
+        while rows < self.row_budget and curve[min(rows + 1, len(curve) - 1)] <= allowed:
+            rows += 1
+        return max(rows, min(own + 1, self.row_budget)) - own
+
+    # --- work beside a pass -------------------------------------------------------------------------------------------
+
+    def _start_preparing(self, works: list[Work]) -> dict[int, Future[None]]:
+        """Start what processors want to do before their next row (a grammar's mask), on a thread beside the pass."""
+        started = {}
+        for work in works:
+            prepare: Callable[[], None] | None = getattr(getattr(work.stream.sampler, "processor", None), "prepare", None)
+            if work.wanted and prepare is not None:
+                if self._helper is None:
+                    self._helper = ThreadPoolExecutor(1, "fucina-prepare")
+                started[id(work.stream)] = self._helper.submit(prepare)
+        return started
+
+
+def _shared(stream: Stream, other: Stream) -> str | None:
+    """What two streams share although it belongs to one stream."""
+    for name in ("state", "tokens", "sampler"):
+        if getattr(stream, name) is getattr(other, name):
+            return name
+    mine, theirs = (getattr(s.sampler, "processor", None) for s in (stream, other))
+    members = [set(map(id, getattr(p, "processors", (p,)))) for p in (mine, theirs) if p is not None]
+    if len(members) == 2 and members[0] & members[1]:
+        return "processor"
+    if stream.drafter is not None and other.drafter is not None:
+        return stream.drafter.shared_with(other.drafter)
+    return None
+
+
+__all__ = ["NO_DRAFT", "PREFILL_STRETCH", "PassRunner", "Scheduler", "Work"]
