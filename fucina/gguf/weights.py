@@ -74,7 +74,7 @@ class Weight:
         return dequantize(self.raw, self.ggml_type).reshape(self.shape)
 
     def decoded_by(self, decode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The numbers as another decoder sees them; ModelError names it when shape, dtype or values are not possible."""
+        """The numbers as another decoder sees them; ModelError names it when shape, dtype or values are impossible."""
         who = getattr(decode, "__name__", repr(decode))
         result = np.asarray(decode(self.raw))
         expected = (math.prod(self.shape[:-1]), self.shape[-1])

@@ -162,7 +162,7 @@ def read_rope(keys: Keys, width: int, pairing: str) -> RopeSpec:
 
 
 def with_factors(rope: RopeSpec, find: WeightFinder) -> RopeSpec:
-    """The same RoPE with the frequency factors of the file, where it has some: llama 3 stretches its slow frequencies."""
+    """The same RoPE with the file's frequency factors, where it has some: llama 3 stretches its slow frequencies."""
     if not find.has("rope_freqs.weight"):
         return rope
     factors = find("rope_freqs.weight", rope.dims // 2).float32()

@@ -1,8 +1,9 @@
 """Metadata of a model, read so that nothing passes unseen.
 
-A file says what its tensors mean in keys such as `llama.attention.head_count`.  A key that nobody reads may still change
-the mathematics, and then the model would run and be wrong.  So every key of the architecture must have been read here
-with its range, or be known to change nothing; any other is refused with its value.
+A file says what its tensors mean in keys such as `llama.attention.head_count`.  A key that nobody reads may still
+change the mathematics, and then the model would run and be wrong.  So every key of the architecture must have been
+read here with its range, or be known to change nothing; any other is refused with its value.
+
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ SWITCHED_OFF: dict[str, Any] = {
 class Keys:
     """The keys of one architecture in a file's metadata, each read once with its range.
 
-    Every getter takes the key without the architecture's prefix.  A missing key without default and a value of the wrong
-    type are GgufErrors of `Metadata`; a value out of range is a ModelError that names key, value and range.
+    Every getter takes the key without the architecture's prefix.  A missing key without default and a value of the
+    wrong type are GgufErrors of `Metadata`; a value out of range is a ModelError that names key, value and range.
     """
 
     def __init__(self, metadata: Metadata, architecture: str) -> None:
@@ -90,7 +91,7 @@ class Keys:
     def check_all_known(self) -> None:
         """ModelError if the file holds a key of this architecture that may change the mathematics and was not read."""
         prefix = f"{self.architecture}."
-        for name in self._metadata:
+        for name in map(str, self._metadata):
             key = name.removeprefix(prefix)
             if key == name or key in self._known or key in IRRELEVANT:
                 continue

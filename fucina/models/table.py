@@ -15,7 +15,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from ..gguf.weights import Weight, WeightFinder
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C")
 
 
 def tensor(name: str, *shape: str | int, otherwise: str | None = None) -> Any:
@@ -29,7 +29,7 @@ def tensor(name: str, *shape: str | int, otherwise: str | None = None) -> Any:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(tensor, field))
-def table(cls: C) -> C:
+def table(cls: type[C]) -> type[C]:
     """Make a class a table."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from ..kernels import reference
 from ..kernels.record import CHUNK
-from . import naive
+from . import functions
 from .rope import RopeSpec, rope_table
 
 
 def product(x: np.ndarray, matrix: Any) -> np.ndarray:
     """x Wᵀ, activations of quantised products rounded to int8 blocks; in float32 for a matrix decoded by others."""
     if isinstance(matrix, np.ndarray):
-        return naive.product(x, matrix)
+        return functions.product(x, matrix)
     return reference.product(x, matrix) if len(x) else np.empty((0, matrix.integers.shape[-2]), np.float32)
 
 
@@ -51,7 +51,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, first: int
     return np.stack(rows)
 
 
-NATIVE_BITS = naive.Functions(
+NATIVE_BITS = functions.Functions(
     activations="q8",
     unpack=reference.unpack,
     product=product,

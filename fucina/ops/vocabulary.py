@@ -2,8 +2,8 @@
 
 A forward is called with an interpreter of this vocabulary: `ops/naive.py` computes at once in NumPy, `ops/native`
 records what the kernels will do.  `T` is whatever the interpreter passes around: arrays, or symbols of a recording.
-A tensor is always [rows, columns], float32; a row belongs to one token of one stream.  Before `output_rows` a tensor has
-the m rows of the pass, after it the n rows whose logits were asked for.  Every op returns a new tensor (`split` may
+A tensor is always [rows, columns], float32; a row belongs to one token of one stream.  Before `output_rows` a tensor
+has the m rows of the pass, after it the n rows whose logits were asked for.  Every op returns a new tensor (`split` may
 return views: nothing is ever changed in place), and a row's result depends on nothing but that row, the weights, and
 what its stream has stored before.
 """
@@ -88,7 +88,7 @@ class Ops(Protocol[T]):
         """Turn each head of each row by the row's position.  [m, heads · head_dim] -> the same shape"""
 
     def split(self, x: T, *widths: int, heads: int = 1) -> tuple[T, ...]:
-        """Cut each head into parts of the given widths.  [m, heads · sum(widths)] -> one [m, heads · width] per width"""
+        """Cut each head into parts of these widths.  [m, heads · sum(widths)] -> one [m, heads · width] per width"""
 
     def concat(self, x: T, y: T, heads: int = 1) -> T:
         """Per head: the numbers of x, then those of y.  [m, heads · a], [m, heads · b] -> [m, heads · (a + b)]"""
