@@ -76,7 +76,11 @@ class DuplicateCache(FucinaError, ValueError):
 
 
 class CannotRewind(FucinaError, ValueError):
-    """A state that cannot drop positions was asked to."""
+    """A state was asked to go back to a number of positions that it cannot go back to."""
+
+
+class NoOpenPass(FucinaError, RuntimeError):
+    """A state was told that rows were computed, or asked where to write them, without `begin` before."""
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------

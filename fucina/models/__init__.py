@@ -1,31 +1,16 @@
-"""Model families: one file each, always in the order Config, Weights, forward.
+"""Model families: one file each, always in the order Config, Layer, forward, FAMILY.
 
 Adding a family is one file, one line in `FAMILIES`, and its oracle test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
-
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from . import gemma3, llama
-from .weights import Weight, WeightFinder
+from .family import Family, LoadedFamily
 
-FAMILIES: dict[str, ModuleType] = {"llama": llama, "gemma3": gemma3}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedFamily:
-    """A file understood: its family's config, weights and forward."""
-
-    architecture: str
-    config: Any
-    weights: Any
-    forward: Callable[..., Any]
+FAMILIES: dict[str, Family] = {f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY)}
 
 
 def read_family(file: GgufFile) -> LoadedFamily:
@@ -34,19 +19,15 @@ def read_family(file: GgufFile) -> LoadedFamily:
     Raises
     ------
     UnsupportedArchitecture : no such family here.
-    ModelError, GgufError : metadata or tensors are missing or do not fit together.
+    ModelError, GgufError : metadata or tensors are missing, out of range, not known or do not fit together.
     """
-    arch = file.metadata.str("general.architecture")
-    family = FAMILIES.get(arch)
+    architecture = file.metadata.str("general.architecture")
+    family = FAMILIES.get(architecture)
     if family is None:
         raise UnsupportedArchitecture(
-            f"architecture {arch!r} is not implemented; available: {', '.join(sorted(FAMILIES))}"
+            f"architecture {architecture!r} is not implemented; available: {', '.join(sorted(FAMILIES))}"
         )
-    find = WeightFinder(file)
-    config = family.Config.from_file(file, find)
-    weights = family.Weights.from_file(find, config)
-    find.check_all_used()
-    return LoadedFamily(arch, config, weights, family.forward)
+    return family.read(file)
 
 
-__all__ = ["FAMILIES", "LoadedFamily", "Weight", "WeightFinder", "read_family"]
+__all__ = ["FAMILIES", "Family", "LoadedFamily", "read_family"]

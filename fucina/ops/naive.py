@@ -1,58 +1,26 @@
 """The readable interpreter: every op of the vocabulary in plain NumPy, one after the other.
 
-A family's forward calls these ops; each returns a new array.  Rows are multiplied one by one, so that a row's result
-does not depend on how many rows share the pass.  This is the mathematical reference: weights become float32, and nothing
-is rounded on the way but what enters the cache.  `twin.py` is the same interpreter with the native one's arithmetic.
+A family's forward calls these ops (`ops/vocabulary.py` says what each means); each returns a new array.  Rows are
+multiplied one by one, so that a row's result does not depend on how many rows share the pass.  With the functions
+`EXACT` this is the mathematical reference: weights become float32, and nothing is rounded on the way but what a state
+keeps.  `ops/native_bits.py` has the same table with the arithmetic of the compiled kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..models.weights import Weight
-from .learner import checked
-from .rope import RopeSpec, rope_table
+from ..gguf.weights import Matrix
+from .functions import EXACT, Functions, attention, geglu, gelu, rms_norm, rotate, silu, softmax, swiglu
+from .override import OVERRIDES, Overrides, looked_at
+from .rope import RopeSpec
 from .rows import RowBatch
+from .vocabulary import AttentionSpec, Family
 
-
-def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """Scale the last axis to a root mean square of 1, then by `weight`.  (Zhang and Sennrich 2019.)"""
-    mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return x / np.sqrt(mean_square + np.float32(eps)) * weight
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    """Probabilities along the last axis; the maximum is taken out first so that exp cannot overflow."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """x · sigmoid(x)."""
-    with np.errstate(over="ignore"):  # exp(-x) may reach inf, and x / inf is the right 0
-        return x / (1 + np.exp(-x))
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    """The tanh form of the Gaussian error linear unit."""
-    return np.float32(0.5) * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
-
-
-def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, pairing: str) -> np.ndarray:
-    """Turn the first 2·len(cos) numbers of each head.  x [heads, head_dim]; cos, sin [dims / 2]."""
-    half = len(cos)
-    out = x.copy()
-    if pairing == "interleaved":
-        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    else:
-        first, second = slice(0, half), slice(half, 2 * half)
-    a, b = x[:, first], x[:, second]
-    out[:, first] = a * cos - b * sin
-    out[:, second] = a * sin + b * cos
-    return out
+__all__ = ["Naive", "attention", "geglu", "gelu", "rms_norm", "rotate", "silu", "softmax", "swiglu"]
 
 
 class Naive:
@@ -60,32 +28,33 @@ class Naive:
 
     Parameters
     ----------
-    forward, config, weights : of the family (see `fucina.models`).
-    dequantize : learner's decoders by format name, e.g. {"Q4_1": f}; f(raw uint8 [rows, bytes]) -> float32 [rows, cols].
+    family : what to run (see `fucina.models`).
+    dequantize : block decoders by format name, e.g. {"Q4_1": f}; f(raw uint8 [rows, bytes]) -> float32 [rows, cols].
+    functions : what the ops compute with.
     """
 
     name = "naive"
-    activations = "f32"
     threads = 1
 
     def __init__(
         self,
-        forward: Callable[..., np.ndarray],
-        config: Any,
-        weights: Any,
+        family: Family,
         dequantize: dict[str, Callable[[np.ndarray], np.ndarray]] | None = None,
+        functions: Functions = EXACT,
     ) -> None:
-        self._forward, self._config, self._weights = forward, config, weights
+        self._family, self._functions = family, functions
+        self.activations = functions.activations
         self._dequantize = dict(dequantize or {})
         self._float32: dict[str, np.ndarray] = {}  # decoded weights, kept: decoding costs more than multiplying
-        self._overrides: dict[str, Callable[..., np.ndarray]] = {}
-        self._batch: RowBatch | None = None
+        self._matrices: dict[tuple[str, int], Any] = {}
+        self._overrides = Overrides()
+        self._batch: Any = None  # the RowBatch of the pass that runs
 
     def run(self, batch: RowBatch) -> np.ndarray:
-        """Logits, float32 [len(batch.out_rows), vocab].  Writes K/V rows; moves no cache's `len`."""
+        """Logits, float32 [len(batch.out_rows), vocab].  Writes to the states of the batch; moves no state's `len`."""
         self._batch = batch
         try:
-            return self._forward(self, self._config, self._weights)
+            return self._family.forward(self, self._family.config, self._family.weights)
         finally:
             self._batch = None
 
@@ -97,111 +66,141 @@ class Naive:
         )
 
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
-        """Let a function take the place of an op; returns what undoes it."""
-        before = dict(self._overrides)
-        self._overrides[op] = checked(function, op)
-
-        def restore() -> None:
-            self._overrides = before
-
-        return restore
+        """Let a function take the place of an op (see `ops/override.py`); returns what undoes it."""
+        return self._overrides.add(op, function)
 
     def close(self) -> None:
         """Forget the decoded weights."""
         self._float32.clear()
+        self._matrices.clear()
 
-    def float32(self, w: Weight) -> np.ndarray:
-        """A weight as float32 [rows, cols] or [n], decoded once."""
+    def float32(self, w: Matrix) -> np.ndarray:
+        """A weight as float32 of its shape, decoded once."""
         if w.name not in self._float32:
             mine = self._dequantize.get(w.ggml_type.name)
-            self._float32[w.name] = w.float32() if mine is None else w.decoded_by(mine)
+            self._float32[w.name] = w.float32() if mine is None else w.decoded_by(mine)  # type: ignore[attr-defined]
         return self._float32[w.name]
 
-    # --- the vocabulary ---------------------------------------------------------------------------------------------
+    def matrix(self, w: Matrix, index: int = 0) -> Any:
+        """A matrix, or matrix `index` of a stack, as the functions' `product` takes it."""
+        key = w.name, index
+        if key not in self._matrices:
+            rows, cols = w.shape[-2:]
+            if self._functions.unpack is None or w.ggml_type.name in self._dequantize:
+                self._matrices[key] = self.float32(w).reshape(-1, rows, cols)[index]
+            else:
+                raw = w.raw[index * rows : (index + 1) * rows]
+                self._matrices[key] = self._functions.unpack(raw, w.ggml_type.name.lower())
+        return self._matrices[key]
 
-    def embed(self, w: Weight, scale: float = 1.0) -> np.ndarray:
-        """Row `token` of the embedding matrix for every row of the pass.  -> [m, dim]"""
+    def _rows(self) -> Iterator[tuple[int, Any, int]]:
+        """(index, state of its stream, position) of every row of the pass."""
+        for i, (stream, position) in enumerate(zip(self._batch.stream, self._batch.positions, strict=True)):
+            yield i, self._batch.states[stream], int(position)
+
+    # --- the vocabulary -----------------------------------------------------------------------------------------------
+
+    def embed(self, w: Matrix, scale: float = 1.0) -> np.ndarray:
         return self.float32(w)[self._batch.tokens] * np.float32(scale)
 
-    def rms_norm(self, x: np.ndarray, w: Weight, eps: float, heads: int = 1) -> np.ndarray:
-        """Root-mean-square norm of each row, or of each head of it.  [m, n] -> [m, n]"""
-        norm = self._overrides.get("rms_norm")
-        weight = self.float32(w)
-        by_head = x.reshape(len(x), heads, x.shape[1] // heads)  # [m, heads, n / heads]
-        if norm is not None:
-            out = np.stack([[norm(h, weight, eps) for h in row] for row in by_head])
-        else:
-            out = rms_norm(by_head, weight, eps)
-        return out.reshape(x.shape)
-
-    def linear(self, x: np.ndarray, w: Weight) -> np.ndarray:
-        """x Wᵀ, row by row.  [m, cols] -> [m, rows of w]"""
-        matrix = self.float32(w)
-        product = self._overrides.get("linear", np.dot)
-        return np.stack([product(matrix, row) for row in x]) if len(x) else np.empty((0, len(matrix)), np.float32)
-
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """x + y, the residual connection."""
-        return x + y
-
-    def rope(self, x: np.ndarray, heads: int, rope: RopeSpec) -> np.ndarray:
-        """Turn each head of each row by its position.  [m, heads · head_dim] -> the same"""
-        turn = self._overrides.get("rope", rotate)
-        out = np.empty_like(x)
-        for i, position in enumerate(self._batch.positions):
-            cos, sin = rope_table(rope, position, position + 1)
-            out[i] = turn(x[i].reshape(heads, -1), cos[0], sin[0], rope.pairing).reshape(-1)
-        return out
-
-    def kv_append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
-        """Store each row's key and value at its position in its stream's cache (rounded to the cache's dtype)."""
-        for i, (stream, position) in enumerate(zip(self._batch.stream, self._batch.positions, strict=True)):
-            cache = self._batch.caches[stream]
-            g = cache.geometry[layer]
-            cache.write(layer, position, k[i].reshape(g.kv_heads, g.k_dim), v[i].reshape(g.kv_heads, g.v_dim))
-
-    def attention(self, layer: int, q: np.ndarray, heads: int, scale: float, window: int = 0) -> np.ndarray:
-        """Each row looks at its stream's positions up to its own, at most `window` of them if that is not 0.
-
-        Query heads share key heads in groups (grouped-query attention).  [m, heads · k_dim] -> [m, heads · v_dim]
-        """
-        attend = self._overrides.get("attention", attention)
-        out = []
-        for i, (stream, position) in enumerate(zip(self._batch.stream, self._batch.positions, strict=True)):
-            keys, values = self._batch.caches[stream].planes(layer)
-            first = max(0, position - window + 1) if window else 0
-            seen = slice(first, position + 1)
-            k = keys[:, seen].astype(np.float32)  # [kv_heads, n, k_dim]
-            v = values[:, seen].astype(np.float32)  # [kv_heads, n, v_dim]
-            out.append(attend(q[i].reshape(heads, -1), k, v, scale).reshape(-1))
-        return np.stack(out)
-
-    def swiglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """silu(gate) · up."""
-        return self._overrides.get("swiglu", swiglu)(gate, up)
-
-    def geglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """gelu(gate) · up."""
-        return self._overrides.get("geglu", geglu)(gate, up)
-
     def output_rows(self, x: np.ndarray) -> np.ndarray:
-        """The rows that want logits.  [m, dim] -> [n, dim]"""
         return x[self._batch.out_rows]
 
+    def linear(self, x: np.ndarray, w: Matrix) -> np.ndarray:
+        if mine := self._overrides.get("linear"):
+            return OVERRIDES["linear"].rows(mine, self._batch, x, self.float32(w))
+        return self._functions.product(x, self.matrix(w))
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
-    """Attention of one row: q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim] -> [heads, v_dim]."""
-    kv_heads = len(k)
-    grouped = q.reshape(kv_heads, -1, q.shape[-1])  # [kv_heads, heads / kv_heads, k_dim]
-    scores = grouped @ k.transpose(0, 2, 1) * np.float32(scale)  # [kv_heads, group, n]
-    return (softmax(scores) @ v).reshape(len(q), -1)
+    def linear_heads(self, x: np.ndarray, w: Matrix, heads: int) -> np.ndarray:
+        by_head = x.reshape(len(x), heads, -1)  # [m, heads, inputs]
+        out = [self._functions.product(by_head[:, h], self.matrix(w, h)) for h in range(heads)]
+        return np.concatenate(out, axis=1)
 
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x + y
 
-def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """silu(gate) · up.  (Shazeer 2020, arXiv 2002.05202.)"""
-    return silu(gate) * up
+    def mul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x * y
 
+    def sigmoid(self, x: np.ndarray) -> np.ndarray:
+        return self._functions.sigmoid(x)
 
-def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """gelu(gate) · up."""
-    return gelu(gate) * up
+    def swiglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        return (self._overrides.get("swiglu") or self._functions.swiglu)(gate, up)
+
+    def geglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        return (self._overrides.get("geglu") or self._functions.geglu)(gate, up)
+
+    def rms_norm(self, x: np.ndarray, w: Matrix, eps: float, heads: int = 1) -> np.ndarray:
+        if mine := self._overrides.get("rms_norm"):
+            return OVERRIDES["rms_norm"].rows(mine, self._batch, x, self.float32(w), eps, heads)
+        by_head = x.reshape(len(x), heads, x.shape[1] // heads)  # [m, heads, n / heads]
+        return self._functions.rms_norm(by_head, self.float32(w), eps).reshape(x.shape)
+
+    def rope(self, x: np.ndarray, heads: int, spec: RopeSpec) -> np.ndarray:
+        if mine := self._overrides.get("rope"):
+            return OVERRIDES["rope"].rows(mine, self._batch, x, heads, spec)
+        by_head = x.reshape(len(x), heads, -1)  # [m, heads, head_dim]
+        return self._functions.rope(by_head, self._batch.positions, spec).reshape(x.shape)
+
+    def split(self, x: np.ndarray, *widths: int, heads: int = 1) -> tuple[np.ndarray, ...]:
+        by_head = x.reshape(len(x), heads, sum(widths))
+        ends = np.cumsum(widths)
+        return tuple(
+            by_head[:, :, end - n : end].reshape(len(x), heads * n) for n, end in zip(widths, ends, strict=True)
+        )
+
+    def concat(self, x: np.ndarray, y: np.ndarray, heads: int = 1) -> np.ndarray:
+        parts = [t.reshape(len(t), heads, t.shape[1] // heads) for t in (x, y)]
+        return np.concatenate(parts, axis=2).reshape(len(x), -1)
+
+    def attention(
+        self, slot: int, q: np.ndarray, k: np.ndarray | None, v: np.ndarray | None, spec: AttentionSpec
+    ) -> np.ndarray:
+        if k is not None:
+            part = self._family.parts[slot]
+            kv_heads = getattr(part, "kv_heads", 1)  # a latent is one key head
+            for i, state, position in self._rows():
+                value = None if v is None else v[i].reshape(kv_heads, -1)
+                state.write(slot, position, k[i].reshape(kv_heads, -1), value)
+        if mine := self._overrides.get("attention"):
+            return OVERRIDES["attention"].rows(mine, self._batch, q, slot, spec)
+        out = []
+        for i, state, position in self._rows():
+            keys, values = looked_at(state, slot, position, spec)  # [kv_heads, n, dim]
+            first = position + 1 - keys.shape[1]
+            out.append(
+                self._functions.attend(q[i].reshape(spec.heads, -1), keys, values, spec.scale, first).reshape(-1)
+            )
+        return np.stack(out)
+
+    def delta_rule(
+        self, slot: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray, heads: int
+    ) -> np.ndarray:
+        q, k, v = (t.reshape(len(t), heads, -1) for t in (q, k, v))
+        matrices: dict[int, np.ndarray] = {}  # by stream, after its last row so far
+        out = np.empty(v.shape, np.float32)
+        for i, state, _ in self._rows():
+            stream = int(self._batch.stream[i])
+            before = matrices[stream] if stream in matrices else state.recurrent(slot)[0]
+            matrices[stream], out[i] = self._functions.delta_rule(before, q[i], k[i], v[i], decay[i], beta[i])
+        for stream, s in matrices.items():
+            state = self._batch.states[stream]
+            state.recurrent(slot)[1][...] = s
+        return out.reshape(len(out), -1)
+
+    def route(self, x: np.ndarray, w: Matrix, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._functions.choose(self._functions.product(x, self.matrix(w)), top_k)
+
+    def moe_ffn(
+        self, x: np.ndarray, experts: np.ndarray, weights: np.ndarray, gate: Matrix, up: Matrix, down: Matrix
+    ) -> np.ndarray:
+        f = self._functions
+        out = np.empty_like(x)
+        for i in range(len(x)):
+            row, results = x[i : i + 1], []
+            for e in experts[i]:
+                h = f.swiglu(f.product(row, self.matrix(gate, e)), f.product(row, self.matrix(up, e)))
+                results.append(f.product(h, self.matrix(down, e))[0])
+            out[i] = f.weighted_sum(np.stack(results), weights[i])
+        return out

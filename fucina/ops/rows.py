@@ -6,11 +6,12 @@ of each of several streams; any mixture is one pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..cache import KvCache
+from ..cache import State
 from ..kernels.record import MAX_ROWS  # what a pass may hold is what the native buffers hold
 
 __all__ = ["MAX_ROWS", "RowBatch"]
@@ -20,14 +21,16 @@ __all__ = ["MAX_ROWS", "RowBatch"]
 class RowBatch:
     """The rows of one pass, already checked.
 
+    The rows of a stream are next to each other, their positions ascending by 1; each stream comes once.
+
     tokens, positions : int64 [m].
-    stream : int64 [m], index into `caches` of the stream that a row belongs to.
-    caches : one cache a stream.
+    stream : int64 [m], index into `states` of the stream that a row belongs to.
+    states : one state per stream that has rows in this pass.
     out_rows : int64 [n], ascending indices of the rows that want logits.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     stream: np.ndarray
-    caches: list[KvCache]
+    states: Sequence[State]
     out_rows: np.ndarray

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from fucina.cache import KvCache
+from fucina.cache import State
 from fucina.gguf import GgmlType, dequantize, quantize
-from fucina.models import gemma3, llama
+from fucina.models import Family, LoadedFamily, gemma3, llama
 from fucina.ops.native import Native
 from fucina.ops.rope import RopeSpec
 from fucina.ops.rows import RowBatch
@@ -46,66 +47,55 @@ class Maker:
         return ArrayWeight(name, 1 + 0.2 * self.rng.standard_normal(n), F32)
 
 
-def tiny_llama(seed: int = 0, vocab: int = 101) -> tuple[Callable[..., Any], llama.Config, llama.Weights]:
+def tiny_llama(seed: int = 0, vocab: int = 101) -> LoadedFamily:
     """Two layers, eight query heads on two key heads, a different format for every matrix."""
-    dim, ffn, heads, kv, d = 256, 512, 8, 2, 32
-    m = Maker(seed)
-    formats = [
-        ("Q4_1", "Q8_0", "F16", "Q5_0", "Q4_K", "Q4_0", "Q6_K"),
-        ("Q6_K", "Q4_K", "Q4_1", "F32", "Q4_1", "Q4_1", "Q8_0"),
-    ]
-    layers = tuple(
-        llama.Layer(
-            attn_norm=m.vector(f"blk.{i}.attn_norm", dim),
-            q=m.matrix(f"blk.{i}.attn_q", heads * d, dim, f[0]),
-            k=m.matrix(f"blk.{i}.attn_k", kv * d, dim, f[1]),
-            v=m.matrix(f"blk.{i}.attn_v", kv * d, dim, f[2]),
-            attn_output=m.matrix(f"blk.{i}.attn_output", dim, heads * d, f[3]),
-            ffn_norm=m.vector(f"blk.{i}.ffn_norm", dim),
-            gate=m.matrix(f"blk.{i}.ffn_gate", ffn, dim, f[4]),
-            up=m.matrix(f"blk.{i}.ffn_up", ffn, dim, f[5]),
-            down=m.matrix(f"blk.{i}.ffn_down", dim, ffn, f[6]),
-        )
-        for i, f in enumerate(formats)
-    )
-    embedding = m.matrix("token_embd", vocab, dim, "Q8_0")
-    output_norm = m.vector("output_norm", dim)
-    weights = llama.Weights(embedding, layers, output_norm, embedding)
-    config = llama.Config(2, dim, ffn, heads, kv, d, vocab, 512, 1e-5, RopeSpec(d, 1e4, "interleaved"))
-    return llama.forward, config, weights
-
-
-def tiny_gemma3(seed: int = 1, vocab: int = 77) -> tuple[Callable[..., Any], gemma3.Config, gemma3.Weights]:
-    """Seven layers, so that one of them sees everything and the others a window of 70 positions."""
-    dim, ffn, heads, d, n, window = 64, 96, 4, 32, 7, 70
-    m = Maker(seed)
-    layers = tuple(
-        gemma3.Layer(
-            attn_norm=m.vector(f"blk.{i}.attn_norm", dim),
-            q=m.matrix(f"blk.{i}.attn_q", heads * d, dim, "Q5_0"),
-            k=m.matrix(f"blk.{i}.attn_k", d, dim, "Q5_0"),
-            v=m.matrix(f"blk.{i}.attn_v", d, dim, "Q8_0"),
-            q_norm=m.vector(f"blk.{i}.attn_q_norm", d),
-            k_norm=m.vector(f"blk.{i}.attn_k_norm", d),
-            attn_output=m.matrix(f"blk.{i}.attn_output", dim, heads * d, "Q8_0"),
-            attn_post_norm=m.vector(f"blk.{i}.post_attention_norm", dim),
-            ffn_norm=m.vector(f"blk.{i}.ffn_norm", dim),
-            gate=m.matrix(f"blk.{i}.ffn_gate", ffn, dim, "BF16"),
-            up=m.matrix(f"blk.{i}.ffn_up", ffn, dim, "Q5_0"),
-            down=m.matrix(f"blk.{i}.ffn_down", dim, ffn, "Q5_0"),
-            ffn_post_norm=m.vector(f"blk.{i}.post_ffw_norm", dim),
-        )
-        for i in range(n)
-    )
-    embedding = m.matrix("token_embd", vocab, dim, "Q8_0")
-    output_norm = m.vector("output_norm", dim)
-    output = m.matrix("output", vocab, dim, "F32")
-    weights = gemma3.Weights(embedding, layers, output_norm, output)
-    config = gemma3.Config(
-        n_layers=n, dim=dim, ffn_dim=ffn, heads=heads, kv_heads=1, head_dim=d, vocab_size=vocab, context_length=512, eps=1e-6,
-        window=window, rope=RopeSpec(d, 1e6, "half"), rope_local=RopeSpec(d, 1e4, "half"), scale=d**-0.5,
+    config = llama.Config(
+        n_layers=2, dim=256, ffn_dim=512, heads=8, kv_heads=2, head_dim=32, vocab_size=vocab, context_length=512,
+        eps=1e-5, rope=RopeSpec(32, 1e4, "interleaved"),
     )  # fmt: skip
-    return gemma3.forward, config, weights
+    formats = [
+        {"q": "Q4_1", "k": "Q8_0", "v": "F16", "attn_output": "Q5_0", "gate": "Q4_K", "up": "Q4_0", "down": "Q6_K"},
+        {"q": "Q6_K", "k": "Q4_K", "v": "Q4_1", "attn_output": "F32", "gate": "Q4_1", "up": "Q4_1", "down": "Q8_0"},
+    ]
+    return filled(llama.FAMILY, config, lambda name, layer: formats[layer][name], seed)
+
+
+def tiny_gemma3(seed: int = 1, vocab: int = 77) -> LoadedFamily:
+    """Seven layers, so that one of them sees everything and the others a window of 70 positions."""
+    config = gemma3.Config(
+        n_layers=7, dim=64, ffn_dim=96, heads=4, kv_heads=1, head_dim=32, vocab_size=vocab, context_length=512,
+        eps=1e-6, window=70, period=6, rope=RopeSpec(32, 1e6, "half"), rope_local=RopeSpec(32, 1e4, "half"), scale=32**-0.5,
+    )  # fmt: skip
+    formats = dict(q="Q5_0", k="Q5_0", v="Q8_0", attn_output="Q8_0", gate="BF16", up="Q5_0", down="Q5_0", output="F32")
+    return filled(gemma3.FAMILY, config, lambda name, layer: formats[name], seed)
+
+
+def filled(family: Family, config: Any, format_of: Callable[[str, int], str], seed: int) -> LoadedFamily:
+    """A family with random weights.
+
+    format_of : (field, layer) -> format of a matrix of a layer, or of the output matrix (layer -1); a KeyError there
+        ties it to the embedding.
+    """
+    m = Maker(seed)
+
+    def fill(cls: type, prefix: str, layer: int, **given: Any) -> Any:
+        for f in fields(cls):
+            if f.name in given:
+                continue
+            name, shape = prefix + f.metadata["tensor"], [getattr(config, n) for n in f.metadata["shape"]]
+            given[f.name] = (
+                m.vector(name, *shape) if len(shape) == 1 else m.matrix(name, *shape, format_of(f.name, layer))
+            )
+        return cls(**given)
+
+    layers = tuple(fill(cls, f"blk.{i}.", i) for i, cls in enumerate(family.layers(config)))
+    embedding = m.matrix("token_embd", config.vocab_size, config.dim, "Q8_0")
+    try:
+        output = m.matrix("output", config.vocab_size, config.dim, format_of("output", -1))
+    except KeyError:
+        output = embedding
+    weights = fill(family.weights, "", -1, layers=layers, embedding=embedding, output=output)
+    return LoadedFamily(family.architecture, config, weights, family.forward, tuple(family.parts(config)))
 
 
 FAMILIES = {"llama": tiny_llama, "gemma3": tiny_gemma3}
@@ -116,37 +106,34 @@ EAGER = {"tiny_ns": 0, "target_ns": 50}
 
 def native(family: str, threads: int, context: int = 512, **options: Any) -> Native:
     """A native interpreter of a tiny model."""
-    forward, config, weights = FAMILIES[family]()
-    return Native(forward, config, weights, threads=threads, context=context, **{**EAGER, **options})
+    return Native(FAMILIES[family](), threads=threads, context=context, **{**EAGER, **options})
 
 
-def new_cache(config: Any, capacity: int = 512, dtype: str = "f16") -> KvCache:
-    """A cache of a tiny model, filled with noise: rows that nobody wrote must not matter."""
-    cache = KvCache(config.cache_geometry(), capacity, dtype)
+def new_cache(family: LoadedFamily, capacity: int = 512, dtype: str = "f16") -> State:
+    """A state of a tiny model, filled with noise: rows that nobody wrote must not matter."""
+    state = State(family.parts, capacity, dtype)
     noise = np.random.default_rng(0)
-    for layer in range(len(config.cache_geometry())):
-        for plane in cache.planes(layer):
+    for slot in range(len(family.parts)):
+        for plane in state.planes(slot):
             plane[...] = noise.standard_normal(plane.shape) * 100
             plane[:, ::7] = np.nan
-    return cache
+    return state
 
 
-def run(
-    interpreter: Any, entries: list[tuple[KvCache, list[int]]], order: np.ndarray | None = None, wanted=None
-) -> np.ndarray:
-    """One pass: the next tokens of several streams, their rows in any order that keeps each stream's own; advances them.
+def run(interpreter: Any, entries: list[tuple[State, list[int]]], wanted: np.ndarray | None = None) -> np.ndarray:
+    """One pass: the next tokens of several streams; their states go forward.
 
-    order : for each row of the pass, the stream it belongs to.
-    wanted : bool a row, which want logits; all without it.
+    wanted : bool per row, which want logits; all without it.
     """
     counts = [len(ids) for _, ids in entries]
-    stream = np.repeat(np.arange(len(entries)), counts) if order is None else np.asarray(order)
-    tokens, positions = np.zeros(len(stream), np.int64), np.zeros(len(stream), np.int64)
-    for s, (cache, ids) in enumerate(entries):
-        tokens[stream == s] = ids
-        positions[stream == s] = cache.len + np.arange(len(ids))
+    stream = np.repeat(np.arange(len(entries)), counts)
+    tokens = np.concatenate([np.asarray(ids, np.int64) for _, ids in entries])
+    positions = np.concatenate([state.len + np.arange(len(ids)) for state, ids in entries])
     out_rows = np.arange(len(stream)) if wanted is None else np.flatnonzero(wanted)
-    result = interpreter.run(RowBatch(tokens, positions, stream, [c for c, _ in entries], out_rows))
-    for cache, ids in entries:
-        cache.advance(len(ids))
+    for state, ids in entries:
+        state.begin(len(ids))
+    result = interpreter.run(RowBatch(tokens, positions, stream, [s for s, _ in entries], out_rows))
+    for state, ids in entries:
+        state.next_pass()
+        state.commit(len(ids))
     return result

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from ..errors import ModelError
-from ..gguf import GgmlType, GgufFile, TensorInfo, dequantize
+from fucina.errors import ModelError
+from fucina.gguf.quants import dequantize
+from fucina.gguf.reader import GgufFile, TensorInfo
+from fucina.gguf.types import GgmlType
+
+
+class Matrix(Protocol):
+    """What an interpreter needs of a weight, be it a vector, a matrix or a stack of matrices.
+
+    name : unique within a model.
+    shape : (n,), (rows, cols) or (stack, rows, cols); rows are outputs, cols inputs.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def ggml_type(self) -> GgmlType:
+        """Block format of `raw`."""
+
+    @property
+    def raw(self) -> np.ndarray:
+        """The blocks, uint8 [rows, bytes per row]; the rows of a stack follow each other, a vector is one row."""
+
+    def float32(self) -> np.ndarray:
+        """The numbers, a new float32 array of `shape`."""
+
+    def release_pages(self, start: int = 0, stop: int | None = None) -> None:
+        """Say that bytes start..stop of `raw` are not needed for now."""
 
 
 class Weight:
-    """One tensor of a GGUF file.
+    """One tensor of a GGUF file: a `Matrix` whose bytes stay in the file.
 
     Attributes
     ----------
-    name : its name in the file.
-    shape : (rows, cols) of a matrix (output, input), or (n,) of a vector.
-    ggml_type : block format.
+    name, shape, ggml_type : see `Matrix`.
     """
 
     __slots__ = ("_info", "ggml_type", "name", "shape")
@@ -31,7 +61,7 @@ class Weight:
 
     @property
     def raw(self) -> np.ndarray:
-        """The blocks as they lie in the file: uint8 [rows, bytes of a row], read-only."""
+        """The blocks as they lie in the file: uint8 [rows, bytes per row], read-only."""
         return self._info.rows()
 
     @property
@@ -44,10 +74,10 @@ class Weight:
         return dequantize(self.raw, self.ggml_type).reshape(self.shape)
 
     def decoded_by(self, decode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The numbers as another decoder sees them; ModelError names it when shape, dtype or values are not possible."""
+        """The numbers as another decoder sees them; ModelError names it when shape, dtype or values are impossible."""
         who = getattr(decode, "__name__", repr(decode))
         result = np.asarray(decode(self.raw))
-        expected = self.shape if len(self.shape) == 2 else (1, *self.shape)
+        expected = (math.prod(self.shape[:-1]), self.shape[-1])
         if result.shape != expected:
             raise ModelError(f"{who}() returned shape {list(result.shape)} for {self.name}, expected {list(expected)}")
         if result.dtype.kind not in "fiu":
@@ -73,18 +103,27 @@ class WeightFinder:
         """Whether the file holds this tensor."""
         return name in self._file.tensors
 
+    def rows(self, name: str) -> int:
+        """Rows of a matrix whose shape only the file knows.  ModelError if it is absent or no matrix."""
+        shape = self._info(name, "a matrix").shape
+        if len(shape) != 2:
+            raise ModelError(f"tensor {name} has shape {list(shape)}, expected a matrix")
+        return shape[0]
+
     def __call__(self, name: str, *shape: int) -> Weight:
         """The tensor of this name.  ModelError if it is absent or not of this shape."""
-        if name in self._found:
-            return self._found[name]
-        info = self._file.tensors.get(name)
-        if info is None:
-            raise ModelError(f"tensor {name} {list(shape)} is missing from {self._file.path.name}")
+        info = self._info(name, str(list(shape)))
         if tuple(info.shape) != shape:
             raise ModelError(f"tensor {name} has shape {list(info.shape)}, expected {list(shape)}")
         if len(shape) == 1 and info.ggml_type not in (GgmlType.F32, GgmlType.F16, GgmlType.BF16):
             raise ModelError(f"tensor {name} is a vector of type {info.ggml_type.name}, expected F32, F16 or BF16")
         return self._found.setdefault(name, Weight(info))
+
+    def _info(self, name: str, expected: str) -> TensorInfo:
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise ModelError(f"tensor {name} is missing from {self._file.path.name}; expected {expected}")
+        return info
 
     def check_all_used(self) -> None:
         """ModelError if the file holds tensors that no one asked for: the forward would not be that model's."""

@@ -1,0 +1,108 @@
+"""Metadata of a model, read so that nothing passes unseen.
+
+A file says what its tensors mean in keys such as `llama.attention.head_count`.  A key that nobody reads may still
+change the mathematics, and then the model would run and be wrong.  So every key of the architecture must have been
+read here with its range, or be known to change nothing; any other is refused with its value.
+
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from ..errors import ModelError
+from ..gguf import Metadata
+
+WIDTH = 1 << 20  # a vector, a matrix's side
+REQUIRED: Any = object()
+
+# Keys that change nothing in any family here.
+IRRELEVANT = {
+    "rope.scaling.finetuned": "says how the model was made",
+    "rope.scaling.original_context_length": "belongs to YaRN, which is refused by rope.scaling.type",
+    "tensor_data_layout": "says where the file came from; the order of rows is that of every file of the family",
+    "attention.layer_norm_epsilon": "belongs to LayerNorm, which the families here do not have",
+}
+# Keys of mathematics that is not implemented, with the value that switches it off.
+SWITCHED_OFF: dict[str, Any] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "attention.sliding_window": 0,
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "expert_shared_count": 0,
+    "pooling_type": 0,
+    "rope.scaling.alpha": 0.0,
+    "rope.scaling.attn_factor": 1.0,
+    "use_parallel_residual": False,
+}
+
+
+class Keys:
+    """The keys of one architecture in a file's metadata, each read once with its range.
+
+    Every getter takes the key without the architecture's prefix.  A missing key without default and a value of the
+    wrong type are GgufErrors of `Metadata`; a value out of range is a ModelError that names key, value and range.
+    """
+
+    def __init__(self, metadata: Metadata, architecture: str) -> None:
+        self._metadata, self.architecture = metadata, architecture
+        self._known: set[str] = set()
+
+    def _name(self, key: str) -> str:
+        self._known.add(key)
+        return f"{self.architecture}.{key}"
+
+    def has(self, key: str) -> bool:
+        """Whether the file holds this key."""
+        return self._name(key) in self._metadata
+
+    def count(self, key: str, low: int, high: int, default: Any = REQUIRED) -> int:
+        """An integer in [low, high]."""
+        name = self._name(key)
+        value = self._metadata.int(name, **_default(default))
+        if not low <= value <= high:
+            raise ModelError(f"{name} is {value}, expected {low}" + (f" to {high}" if high > low else ""))
+        return value
+
+    def number(self, key: str, low: float, high: float, default: Any = REQUIRED) -> float:
+        """A finite float in [low, high]."""
+        name = self._name(key)
+        value = self._metadata.float(name, **_default(default))
+        if not (isfinite(value) and low <= value <= high):
+            raise ModelError(f"{name} is {value}, expected {low:g} to {high:g}")
+        return value
+
+    def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:
+        """One of the texts that are implemented."""
+        name = self._name(key)
+        value = self._metadata.str(name, **_default(default))
+        if value not in implemented:
+            raise ModelError(f"{name} is {value!r}; implemented: {', '.join(implemented)}")
+        return value
+
+    def check_all_known(self) -> None:
+        """ModelError if the file holds a key of this architecture that may change the mathematics and was not read."""
+        prefix = f"{self.architecture}."
+        for name in map(str, self._metadata):
+            key = name.removeprefix(prefix)
+            if key == name or key in self._known or key in IRRELEVANT:
+                continue
+            if key not in SWITCHED_OFF:
+                raise ModelError(
+                    f"{name} ({self._metadata.describe(name)}) is not known: it may change what is computed"
+                )
+            value, off = self._metadata[name], SWITCHED_OFF[key]
+            if not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(off, bool) or value != off:
+                raise ModelError(f"{name} is {self._metadata.describe(name)}; implemented: {off}")
+
+
+def _default(value: Any) -> dict[str, Any]:
+    return {} if value is REQUIRED else {"default": value}

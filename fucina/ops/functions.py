@@ -1,0 +1,149 @@
+"""What the ops compute, as functions of plain arrays: no streams, no files, one readable line where one is enough.
+
+`EXACT` lists those that an interpreter calls; `ops/native_bits.py` has the same list with the arithmetic of the
+kernels.  All arrays are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .rope import RopeSpec, rope_table
+
+
+def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """x Wᵀ, row by row: x [m, inputs], matrix [outputs, inputs] -> [m, outputs]."""
+    return np.stack([np.dot(matrix, row) for row in x]) if len(x) else np.empty((0, len(matrix)), np.float32)
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """Scale the last axis to a root mean square of 1, then by `weight`.  (Zhang and Sennrich 2019.)"""
+    mean_square = np.mean(x * x, axis=-1, keepdims=True)
+    return x / np.sqrt(mean_square + np.float32(eps)) * weight
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Probabilities along the last axis; the maximum is taken out first so that exp cannot overflow."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x))."""
+    with np.errstate(over="ignore"):  # exp(-x) may reach inf, and 1 / inf is the right 0
+        return np.float32(1) / (1 + np.exp(-x))
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """x · sigmoid(x)."""
+    with np.errstate(over="ignore"):  # exp(-x) may reach inf, and x / inf is the right 0
+        return x / (1 + np.exp(-x))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The tanh form of the Gaussian error linear unit."""
+    return np.float32(0.5) * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
+
+
+def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """silu(gate) · up.  (Shazeer 2020, arXiv 2002.05202.)"""
+    return silu(gate) * up
+
+
+def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """gelu(gate) · up."""
+    return gelu(gate) * up
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, pairing: str) -> np.ndarray:
+    """Turn the first 2·len(cos) numbers of each head.  x [heads, head_dim]; cos, sin [dims / 2]."""
+    half = len(cos)
+    out = x.copy()
+    if pairing == "interleaved":
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    else:
+        first, second = slice(0, half), slice(half, 2 * half)
+    a, b = x[:, first], x[:, second]
+    out[:, first] = a * cos - b * sin
+    out[:, second] = a * sin + b * cos
+    return out
+
+
+def rope(x: np.ndarray, positions: np.ndarray, spec: RopeSpec) -> np.ndarray:
+    """Turn every head of every row.  x [m, heads, head_dim]"""
+    out = np.empty_like(x)
+    for i, position in enumerate(positions):
+        cos, sin = rope_table(spec, position, position + 1)
+        out[i] = rotate(x[i], cos[0], sin[0], spec.pairing)
+    return out
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
+    """Attention of one row: q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim] -> [heads, v_dim]."""
+    kv_heads = len(k)
+    grouped = q.reshape(kv_heads, -1, q.shape[-1])  # [kv_heads, heads / kv_heads, k_dim]
+    scores = grouped @ k.transpose(0, 2, 1) * np.float32(scale)  # [kv_heads, group, n]
+    return (softmax(scores) @ v).reshape(len(q), -1)
+
+
+def delta_rule(
+    s: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """One row of the gated delta rule: the matrices after it [heads, k_dim, v_dim], and its output [heads, v_dim].
+
+    s : the matrices before it.  q, k [heads, k_dim], v [heads, v_dim], decay, beta [heads].
+    """
+    s = np.exp(decay)[:, None, None] * s
+    known = np.einsum("hk,hkv->hv", k, s)  # what the matrix answers to this key
+    s = s + k[:, :, None] * (beta[:, None] * (v - known))[:, None, :]
+    return s, np.einsum("hk,hkv->hv", q, s)
+
+
+def choose(scores: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The top_k largest of each row, ties to the lower index, and their probabilities divided by their sum."""
+    p = softmax(scores)
+    best = np.argsort(-p, axis=-1, kind="stable")[:, :top_k]
+    chosen = np.take_along_axis(p, best, axis=-1)
+    return best, chosen / chosen.sum(axis=-1, keepdims=True)
+
+
+def weighted_sum(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Σ weights[i] · rows[i], from the first to the last.  rows [n, dim], weights [n] -> [dim]"""
+    total = np.zeros(rows.shape[1], np.float32)
+    for row, weight in zip(rows, weights, strict=True):
+        total = total + weight * row
+    return total
+
+
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, first: int) -> np.ndarray:
+    """`attention`; `first`, the position of the first key, does not matter to the mathematics."""
+    return attention(q, k, v, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the ops compute with.  Each has the signature of the function of that name in this file.
+
+    activations : "f32", or "q8" if products round their input to 8 bits.
+    unpack : (raw uint8 [rows, bytes], format) -> what `product` takes for a matrix, or None for a float32 array.
+    """
+
+    activations: str = "f32"
+    unpack: Callable[[np.ndarray, str], Any] | None = None
+    product: Callable[[np.ndarray, Any], np.ndarray] = product
+    rms_norm: Callable[..., np.ndarray] = rms_norm
+    rope: Callable[..., np.ndarray] = rope
+    attend: Callable[..., np.ndarray] = attend
+    sigmoid: Callable[[np.ndarray], np.ndarray] = sigmoid
+    swiglu: Callable[[np.ndarray, np.ndarray], np.ndarray] = swiglu
+    geglu: Callable[[np.ndarray, np.ndarray], np.ndarray] = geglu
+    delta_rule: Callable[..., tuple[np.ndarray, np.ndarray]] = delta_rule
+    choose: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]] = choose
+    weighted_sum: Callable[[np.ndarray, np.ndarray], np.ndarray] = weighted_sum
+
+
+EXACT = Functions()

@@ -1,0 +1,154 @@
+"""The ops that a family's forward is written in: what each takes, returns and means.
+
+A forward is called with an interpreter of this vocabulary: `ops/naive.py` computes at once in NumPy, `ops/native`
+records what the kernels will do.  `T` is whatever the interpreter passes around: arrays, or symbols of a recording.
+A tensor is always [rows, columns], float32; a row belongs to one token of one stream.  Before `output_rows` a tensor
+has the m rows of the pass, after it the n rows whose logits were asked for.  Every op returns a new tensor (`split` may
+return views: nothing is ever changed in place), and a row's result depends on nothing but that row, the weights, and
+what its stream has stored before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ..gguf.weights import Matrix
+from .rope import RopeSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """How the rows of a layer look back.
+
+    heads : query heads; each key head serves heads / kv_heads of them (grouped-query attention).
+    scale : factor on every score before the softmax, usually 1 / sqrt(k_dim).
+    window : positions that a row sees, its own included; 0 means all.
+    """
+
+    heads: int
+    scale: float
+    window: int = 0
+
+
+class Ops(Protocol[T]):
+    """The vocabulary.  Shapes are given as [m, columns]; `w` is a weight in its file's format.
+
+    A recording interpreter raises ModelError at load for shapes that do not fit together.
+    """
+
+    # --- in and out ---------------------------------------------------------------------------------------------------
+
+    def embed(self, w: Matrix, scale: float = 1.0) -> T:
+        """Row `token` of the embedding matrix for every row of the pass, times `scale`.  w [vocab, dim] -> [m, dim]"""
+
+    def output_rows(self, x: T) -> T:
+        """The rows whose logits were asked for.  [m, dim] -> [n, dim]
+
+        What depends on a row's position or stream (`rope`, `attention`, `delta_rule`) must come before it.
+        """
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def linear(self, x: T, w: Matrix) -> T:
+        """x Wᵀ.  x [m, inputs], w [outputs, inputs] -> [m, outputs]"""
+
+    def linear_heads(self, x: T, w: Matrix, heads: int) -> T:
+        """Each head by its own matrix.  x [m, heads · inputs], w [heads, outputs, inputs] -> [m, heads · outputs]"""
+
+    # --- number by number ---------------------------------------------------------------------------------------------
+
+    def add(self, x: T, y: T) -> T:
+        """x + y: the residual connection.  [m, n], [m, n] -> [m, n]"""
+
+    def mul(self, x: T, y: T) -> T:
+        """x · y, number by number.  [m, n], [m, n] -> [m, n]"""
+
+    def sigmoid(self, x: T) -> T:
+        """1 / (1 + exp(-x)).  [m, n] -> [m, n]"""
+
+    def swiglu(self, gate: T, up: T) -> T:
+        """silu(gate) · up, where silu(x) = x · sigmoid(x).  (Shazeer 2020, arXiv 2002.05202.)  [m, n] -> [m, n]"""
+
+    def geglu(self, gate: T, up: T) -> T:
+        """gelu(gate) · up, with the tanh form of gelu.  [m, n] -> [m, n]"""
+
+    # --- heads --------------------------------------------------------------------------------------------------------
+
+    def rms_norm(self, x: T, w: Matrix, eps: float, heads: int = 1) -> T:
+        """Scale each row, or each of its `heads` parts, to a root mean square of 1, then by w [n / heads].
+
+        [m, n] -> [m, n].  (Zhang and Sennrich 2019, arXiv 1910.07467.)
+        """
+
+    def rope(self, x: T, heads: int, spec: RopeSpec) -> T:
+        """Turn each head of each row by the row's position.  [m, heads · head_dim] -> the same shape"""
+
+    def split(self, x: T, *widths: int, heads: int = 1) -> tuple[T, ...]:
+        """Cut each head into parts of these widths.  [m, heads · sum(widths)] -> one [m, heads · width] per width"""
+
+    def concat(self, x: T, y: T, heads: int = 1) -> T:
+        """Per head: the numbers of x, then those of y.  [m, heads · a], [m, heads · b] -> [m, heads · (a + b)]"""
+
+    # --- what a stream keeps ------------------------------------------------------------------------------------------
+
+    def attention(self, slot: int, q: T, k: T | None, v: T | None, spec: AttentionSpec) -> T:
+        """Store keys and values, then let each row look at its stream's positions up to its own.
+
+        slot : index into the family's parts; it must be a `Kv` or a `Latent`.
+        q [m, heads · k_dim], k [m, kv_heads · k_dim], v [m, kv_heads · v_dim] -> [m, heads · v_dim].
+        k and v are stored first, each at its row's position, rounded to the dtype of the state.  v is None for a
+        `Latent` slot, whose values lie inside its keys.  With k and v None nothing is stored: the rows look at what an
+        earlier layer of the same pass stored in that slot.
+        """
+
+    def delta_rule(self, slot: int, q: T, k: T, v: T, decay: T, beta: T, heads: int) -> T:
+        """Gated delta rule: a matrix per head instead of a cache.  (Yang and others 2024, arXiv 2412.06464.)
+
+        slot : index into the family's parts; it must be a `Recurrent` of shape (heads, k_dim, v_dim).
+        q, k [m, heads · k_dim], v [m, heads · v_dim], decay, beta [m, heads] -> [m, heads · v_dim].
+        For the rows of a stream in order, and each head with its matrix S [k_dim, v_dim]:
+
+            S = exp(decay) · S
+            S = S + k ⊗ (beta · (v - k S))
+            out = q S
+        """
+
+    # --- experts ------------------------------------------------------------------------------------------------------
+
+    def route(self, x: T, w: Matrix, top_k: int) -> tuple[T, T]:
+        """The experts that each row is sent to, best first, and their weights.
+
+        x [m, dim], w [experts, dim] -> (experts [m, top_k], weights [m, top_k]).  Softmax over all experts; the top_k
+        largest, ties to the lower number; their probabilities divided by their sum.
+        """
+
+    def moe_ffn(self, x: T, experts: T, weights: T, gate: Matrix, up: Matrix, down: Matrix) -> T:
+        """Sum over a row's experts e, best first, of weight · down[e] (silu(gate[e] x) · up[e] x).
+
+        experts, weights : as `route` returns them.  gate, up [experts, ffn_dim, dim], down [experts, dim, ffn_dim].
+        [m, dim] -> [m, dim]
+        """
+
+
+class Family(Protocol):
+    """What an interpreter takes: a family whose file has been read (`fucina.models.LoadedFamily`).
+
+    forward : called as forward(ops, config, weights); returns the logits, [n, vocab].
+    parts : what a stream keeps, one part per slot (`fucina.cache.parts`).
+    """
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def weights(self) -> Any: ...
+
+    @property
+    def forward(self) -> Callable[..., Any]: ...
+
+    @property
+    def parts(self) -> Sequence[Any]: ...
