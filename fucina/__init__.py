@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import gguf
-    from .cache import KvCache
+    from .cache import State
     from .chat import ChatFormat, ChatTemplate, Conversation, Reply, WarmState, send_batch, send_batch_tokens_reuse
     from .errors import FucinaError
     from .generation import Generation, GenerationStream
@@ -32,7 +32,7 @@ _WHERE = {
     "FucinaError": ".errors",
     "Generation": ".generation",
     "GenerationStream": ".generation",
-    "KvCache": ".cache",
+    "State": ".cache",
     "Model": ".model",
     "Reply": ".chat",
     "Sampler": ".sampling",

@@ -176,22 +176,27 @@ class State:
         self._now = now._replace(marks=marks, open=again)
 
     def commit(self, rows: int) -> None:
-        """Close the transaction: its rows are held.  To keep fewer of them, rewind afterwards.
+        """Close the transaction and hold its first `rows` rows: all of them, or those of tokens that were accepted.
+
+        Recurrent parts exist after all of the rows only: if fewer are kept, `len` stays where the transaction began,
+        and the caller computes these rows again.
 
         Raises
         ------
         NoOpenPass : no transaction is open, or no pass has written the recurrent parts.
-        KvCacheShapeMismatch : it was begun for another number of rows.
+        KvCacheShapeMismatch : more rows than it was begun for.
         """
         now, transaction = self._now, self._opened()
-        if rows != transaction.rows:
+        if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
-        marks, end = now.marks, now.len + rows
+        marks = now.marks
+        if self._banks and rows < transaction.rows:
+            rows = 0
         if self._banks and rows:
             if not transaction.passes:
                 raise NoOpenPass("commit came before any next_pass(): the recurrent parts were not computed")
-            marks = (*marks, _Mark(end, transaction.source, False))
-        self._now = _Now(end, self._low_after(end), marks, None)
+            marks = (*marks, _Mark(now.len + rows, transaction.source, False))
+        self._now = _Now(now.len + rows, self._low_after(now.len + transaction.rows), marks, None)
 
     def rollback(self) -> None:
         """Drop the open transaction, if there is one.
