@@ -82,4 +82,3 @@ def load(
         interpreter = Native(family, threads=threads, context=context, cache_dtype=cache_dtype)
         file.release_pages()
     return Model(file, family, tokenizer, interpreter, context, cache_dtype)
-

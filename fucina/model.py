@@ -57,7 +57,9 @@ class Model(Engine):
         tied = self.weights.output is self.weights.embedding
         return sum(t.nbytes for t in self._file.tensors.values() if tied or t.name != self.weights.embedding.name)
 
-    def generate(self, prompt: str | bytes | Sequence[int] | np.ndarray, **options: Any) -> Generation | GenerationStream:
+    def generate(
+        self, prompt: str | bytes | Sequence[int] | np.ndarray, **options: Any
+    ) -> Generation | GenerationStream:
         """Continue a prompt; see `fucina.generation.generate` for the options."""
         from .generation import generate
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 
-from fucina.decoding import DecodeStream
+from fucina.engine import Scheduler, Stream, VerifyCost
 from fucina.errors import KvCacheOverflow
 from fucina.sampling import Sampler
 from fucina.speculative import CascadeOptions, SpeculationIndex
@@ -15,17 +16,39 @@ from fucina.speculative import CascadeOptions, SpeculationIndex
 KINDS = ("perfect", "hungry", "garbage", "alternating", "part", "random", "lying", "lengths", "cascade", "beside")
 
 
-class ToyCache:
-    """Rows are the tokens themselves; rows past `len` stay as garbage, as in the real cache."""
+class ToyState:
+    """Rows are the tokens themselves; rows past `len` stay as garbage, as in the real state.
 
-    can_truncate = True
+    With `recurrent` it goes back to no position but its last two ends, and keeps a pass whole or not at all.
+    """
 
-    def __init__(self, capacity):
-        self.capacity, self.len = capacity, 0
+    def __init__(self, capacity, recurrent=False):
+        self.capacity, self.len, self.recurrent = capacity, 0, recurrent
         self.rows = [None] * capacity
+        self.begun = 0
+        self.ends = (0,)
 
-    def truncate(self, keep):
-        self.len = min(self.len, keep)
+    def begin(self, rows):
+        if self.len + rows > self.capacity:
+            raise KvCacheOverflow("toy")
+        self.begun = rows
+
+    def commit(self, rows):
+        assert 0 <= rows <= self.begun
+        if self.recurrent and rows < self.begun:
+            rows = 0
+        self.begun = 0
+        if rows:
+            self.ends = (self.len, self.len + rows)
+        self.len += rows
+
+    def rewind_point(self, n):
+        n = min(n, self.len)
+        return n if not self.recurrent else max((end for end in self.ends if end <= n), default=0)
+
+    def rewind(self, n):
+        assert self.rewind_point(n) == n
+        self.len = n
 
     def held(self):
         return list(self.rows[: self.len])
@@ -34,12 +57,18 @@ class ToyCache:
 class ToyModel:
     """Logits that depend on the last few tokens: with a short memory, text repeats itself."""
 
-    def __init__(self, vocab=24, seed=0, memory=5):
-        self.vocab, self.seed, self.memory = vocab, seed, memory
+    def __init__(self, vocab=24, seed=0, memory=5, recurrent=False):
+        self.vocab, self.seed, self.memory, self.recurrent = vocab, seed, memory, recurrent
+        self.config = SimpleNamespace(vocab_size=vocab)
         self.passes = []  # rows of each pass
+        self._costs = {}
 
     def new_cache(self, capacity):
-        return ToyCache(capacity)
+        return ToyState(capacity, self.recurrent)
+
+    def pass_cost(self, table=None):
+        key = None if table is None else (table.rows, table.contexts, table.costs)
+        return self._costs.setdefault(key, VerifyCost(table))
 
     def row(self, tokens):
         return (
@@ -49,17 +78,15 @@ class ToyModel:
             * 2
         )
 
-    def forward_rows(self, requests):
-        for cache, tokens, _ in requests:
-            if cache.len + len(tokens) > cache.capacity:
-                raise KvCacheOverflow("toy")
+    def compute(self, requests):
+        for state, tokens, _ in requests:
+            state.begin(len(tokens))
         out = []
-        for cache, tokens, want in requests:
-            cache.rows[cache.len : cache.len + len(tokens)] = list(tokens)
-            cache.len += len(tokens)
-            ends = range(cache.len - len(tokens) + 1, cache.len + 1)
-            rows = [self.row(cache.rows[max(0, e - self.memory) : e]) for e in ends]
-            out.append(np.stack(rows if want == "all" else rows[-1:]))
+        for state, tokens, wanted in requests:
+            end = state.len + len(tokens)
+            state.rows[state.len : end] = list(tokens)
+            rows = [self.row(state.rows[max(0, e - self.memory) : e]) for e in range(end - wanted + 1, end + 1)]
+            out.append(np.stack(rows) if rows else np.empty((0, self.vocab), np.float32))
         self.passes.append(sum(len(t) for _, t, _ in requests))
         return out
 
@@ -128,28 +155,39 @@ class Logged:
         self.log.append("reset")
 
 
-def prefilled(model, prompt, capacity, sampler=None, **ends):
-    """A stream whose prompt is in the cache, and the logits after it."""
-    cache = model.new_cache(capacity)
-    stream = DecodeStream(cache, Sampler() if sampler is None else sampler, list(prompt), **ends)
-    return stream, model.forward_rows([(cache, list(prompt), "last")])[0]
+def start(model, prompt, capacity, sampler=None, drafter=None, **ends):
+    """A stream that begins with a prompt."""
+    return Stream(model.new_cache(capacity), list(prompt), Sampler() if sampler is None else sampler, drafter, **ends)
 
 
-def decode(decoder, stream, logits, steps=10**9):
-    """Run a turn to its end, or until the cache is full."""
-    decoder.bootstrap_step(stream, logits)
-    while not stream.ended and stream.room > 0 and steps > 0:
-        decoder.step(stream)
+def resume(stream):
+    """A stream that goes on where another one ended with an error: the same tokens, state, sampler and drafter."""
+    again = Stream(
+        stream.state, stream.tokens, stream.sampler, stream.drafter,
+        stop_tokens=stream.stop_tokens, max_tokens=max(stream.remaining, 1), on_token=stream.on_token,
+        prefix_rows=stream.prefix_rows, on_row=stream.on_row,
+    )  # fmt: skip
+    again.finish = "length" if not stream.remaining else None
+    return again
+
+
+def decode(model, stream, steps=10**9):
+    """Run a stream to its end, or for so many steps; raises what ended it."""
+    scheduler = Scheduler(model)
+    scheduler.add(stream)
+    while steps > 0 and scheduler.step() is not None:
         steps -= 1
-    return stream.history
+    if stream.error is not None:
+        raise stream.error
+    return stream.tokens
 
 
-def rows_of(cache):
-    """All that a cache holds, as bytes or tokens."""
-    if isinstance(cache, ToyCache):
-        return cache.held()
-    planes = [p for i in range(len(cache.geometry)) for p in cache.planes(i)]
-    return [p[:, : cache.len].tobytes() for p in planes]
+def rows_of(state):
+    """All that a state holds, as bytes or tokens."""
+    if isinstance(state, ToyState):
+        return state.held()
+    held = state.snapshot()
+    return [p.tobytes() for slot in sorted(held.rows) for p in held.rows[slot]]
 
 
 def source_of(kind, text, vocab, seed):

@@ -200,7 +200,9 @@ class Engine:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
         lengths = [len(r.tokens) for r in rows]
         tokens = np.concatenate([r.tokens for r in rows])
-        positions = np.concatenate([np.arange(r.state.len, r.state.len + n) for r, n in zip(rows, lengths, strict=True)])
+        positions = np.concatenate(
+            [np.arange(r.state.len, r.state.len + n) for r, n in zip(rows, lengths, strict=True)]
+        )
         stream = np.repeat(np.arange(len(rows)), lengths)
         states = [r.state for r in rows]
         wanted = np.zeros(len(tokens), bool)
@@ -296,7 +298,9 @@ class Engine:
         if self._process != os.getpid():  # forked, perhaps while a thread that does not exist here held the lock
             self._lock, self._process = threading.RLock(), os.getpid()
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise ReentrantForward("this model is in the middle of a pass; an op or host stage cannot start another one")
+            raise ReentrantForward(
+                "this model is in the middle of a pass; an op or host stage cannot start another one"
+            )
         return self._lock
 
     @contextmanager
@@ -319,4 +323,3 @@ class Engine:
 
 
 __all__ = ["Engine", "Interpreter", "Request", "Tokens"]
-

@@ -85,7 +85,9 @@ class Scheduler:
         """
         for other in self.streams:
             if other.finish is None and (thing := _shared(stream, other)):
-                raise SharedStream(f"the {thing} is that of another stream of this scheduler; every stream needs its own")
+                raise SharedStream(
+                    f"the {thing} is that of another stream of this scheduler; every stream needs its own"
+                )
         self.streams.append(stream)
         return stream
 
@@ -218,7 +220,9 @@ class Scheduler:
         """Start what processors want to do before their next row (a grammar's mask), on a thread beside the pass."""
         started = {}
         for work in works:
-            prepare: Callable[[], None] | None = getattr(getattr(work.stream.sampler, "processor", None), "prepare", None)
+            prepare: Callable[[], None] | None = getattr(
+                getattr(work.stream.sampler, "processor", None), "prepare", None
+            )
             if work.wanted and prepare is not None:
                 if self._helper is None:
                     self._helper = ThreadPoolExecutor(1, "fucina-prepare")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from .. import checks
-from ..errors import InvalidDecodeState
+from ..errors import CannotRewind, InvalidDecodeState, KvCacheOverflow
 from .drafts import Drafter
 from .interrupts import HoldInterrupts
 
@@ -76,6 +76,7 @@ class Stream:
     Raises
     ------
     InvalidDecodeState : there is no token, or the state holds fewer rows than the prefix.
+    KvCacheOverflow : the tokens do not fit in the state.
     InvalidOption : max_tokens is not an integer of at least 1.
     """
 
@@ -102,6 +103,10 @@ class Stream:
             raise InvalidDecodeState(
                 f"a stream needs a token, and a state with its {prefix_rows} rows of prefix: "
                 f"it has {len(tokens)} tokens and {state.len} rows"
+            )
+        if prefix_rows + len(tokens) > state.capacity:
+            raise KvCacheOverflow(
+                f"{len(tokens)} tokens after {prefix_rows} rows of prefix do not fit in a capacity of {state.capacity}"
             )
         self.state, self.tokens, self.sampler, self.drafter = state, tokens, sampler, drafter
         self.stop_tokens = frozenset(stop_tokens)
@@ -221,8 +226,6 @@ def rewind_point(state: State, rows: int, at_least: int = 0) -> int:
     ------
     CannotRewind : it would have to give up some of the first `at_least` rows, which nobody can compute again.
     """
-    from ..errors import CannotRewind
-
     point = state.rewind_point(rows)
     if point < at_least:
         raise CannotRewind(

@@ -170,7 +170,12 @@ class TextStream(Generic[Result]):
     """
 
     def __init__(
-        self, scheduler: Scheduler, stream: Stream, text: StreamText, settle: Callable[[], Result], peek: Callable[[], Result]
+        self,
+        scheduler: Scheduler,
+        stream: Stream,
+        text: StreamText,
+        settle: Callable[[], Result],
+        peek: Callable[[], Result],
     ) -> None:
         self._scheduler, self._stream, self._text = scheduler, stream, text
         self._settle, self._peek = settle, peek

@@ -10,6 +10,7 @@ draws, rows of the state and logits are those of plain decoding.  `Stream.accept
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ class SourceDrafter(Drafter):
             if isinstance(gate, type) or not callable(getattr(gate, name, None)):
                 raise InvalidOption(f"gate must be an object with {', '.join(GATE)}; {name} is missing in {gate!r}")
         self._has_odds = callable(getattr(source, "odds", None))
+        self._bounded = gate is None or isinstance(gate, CostGate)  # a gate of one's own answers for what it allows
         if gate is None and not self._has_odds:
             gate = CostGate(self.options)
         self.gate, self.timed, self.on_step = gate, timed, on_step
@@ -150,7 +152,7 @@ class SourceDrafter(Drafter):
         options, n = self.options, len(tokens)
         if n < options.min_draft:
             return 0
-        allowance = self._ledger.allowance
+        allowance = self._ledger.allowance if self._bounded else math.inf
         costs = self.cost.estimates(n, context, streams)
         if not options.adapt_budget:  # as many as are allowed, whatever they are expected to win
             while n and costs[n] > 1.0 + allowance:

@@ -8,22 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fucina.decoding import DecodeStream, PassTaken
+from fucina.engine import PassStats, Scheduler, Stream, Verified, VerifyCost
 from fucina.errors import InvalidOption
-from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import (
-    BatchDecoder,
-    CascadeOptions,
-    CostGate,
-    Options,
-    SamIndex,
-    SpeculationIndex,
-    SpeculativeDecoder,
-)
-from fucina.speculative.cost_gate import MOST_RISKED
+from fucina.speculative import CascadeOptions, CostGate, Options, SamIndex, SourceDrafter, SpeculationIndex
+from fucina.speculative.ledger import MOST_RISKED, Ledger
 from fucina.speculative.odds import CHAIN_PRIOR, DECAY, MARGIN, MATCH_PRIOR, PRIOR_TRIALS, HitRates, best_draft
-from tests.spec_toys import ToyModel
+from tests.spec_toys import ToyModel, decode, start
 
+PROMPT = [3, 1, 4]
 chances = st.lists(st.floats(0, 1), max_size=16)
 
 
@@ -130,18 +122,21 @@ def test_recycled_chains_have_odds_of_their_own():
 
 
 def test_the_allowance_is_credit_and_a_part_of_the_steps_and_what_was_won():
-    gate = CostGate(Options(max_loss=0.01, loss_credit=1.0))
-    assert gate.allowance == 1.0
-    for _ in range(100):
-        gate.allows()
-    assert gate.allowance == pytest.approx(2.0)
-    gate.record(committed=1, accepted=0, drafted=3, cost=1.5)
-    assert gate.allowance == pytest.approx(1.5)
+    ledger = Ledger(Options(max_loss=0.01, loss_credit=1.0))
+    assert ledger.allowance == 1.0
+    for _ in range(99):
+        ledger.enter(sampled=1, cost=1.0)
+    ledger.enter(sampled=0, cost=1.0)  # a step that was broken off
+    assert ledger.allowance == pytest.approx(1.0)
+    ledger.enter(sampled=2, cost=1.0)
+    assert ledger.allowance == pytest.approx(1.0 + 1.02)
+    ledger.enter(sampled=1, cost=1.5)
+    assert ledger.allowance == pytest.approx(1.0 + 1.03 - 0.5)
     for _ in range(9):
-        gate.record(committed=5, accepted=4, drafted=4, cost=1.5)
-    assert gate.allowance == pytest.approx(1.0 + 0.01 * 136 + MOST_RISKED)
-    assert CostGate(Options(min_speedup=0)).allowance == math.inf
-    assert CostGate(Options(loss_credit=math.inf)).allowance == math.inf
+        ledger.enter(sampled=5, cost=1.5)
+    assert ledger.allowance == pytest.approx(1.0 + 0.01 * 148 + MOST_RISKED)
+    assert Ledger(Options(min_speedup=0)).allowance == math.inf
+    assert Ledger(Options(loss_credit=math.inf)).allowance == math.inf
 
 
 @pytest.mark.parametrize("field", ["max_loss", "loss_credit"])
@@ -183,28 +178,18 @@ PLANS = {
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("boasts", [True, False])
 def test_whatever_a_source_does_little_is_lost(plan, boasts):
-    model, prompt, n = ToyModel(), [3, 1, 4], 400
-    cache = model.new_cache(500)
-    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
-    model.forward_rows([(cache, prompt[:-1], "none")])
-    while not stream.ended:
-        token = model.forward_rows([(cache, [stream.history[-1]], "all")])[0]
-        stream.commit_rows(token, ())
-    text = stream.history
-
+    model, n = ToyModel(), 400
+    text = plain_text(n)
     source = (Boaster if boasts else Odd)(text, PLANS[plan], 0.99)
     log = []
     options = Options(cost_table=[(1, 1.0), (17, 5.0)])
-    decoder = SpeculativeDecoder(model, source, options, timed=False, vocab=24, on_step=log.append)
-    cache = model.new_cache(500)
-    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
-    model.forward_rows([(cache, prompt[:-1], "none")])
-    paid, worst = 0.0, 0.0
-    while not stream.ended:
-        decoder.step(stream)
-        paid += log[-1].cost
-        worst = max(worst, paid - (len(stream.history) - len(prompt)))
-    assert stream.history == text
+    drafter = SourceDrafter(model, source, options, timed=False, on_step=log.append)
+    assert decode(model, start(model, PROMPT, 500, None, drafter, max_tokens=n)) == text
+    paid, worst, done = 0.0, 0.0, 1  # the first token comes with the prompt
+    for record in log:
+        paid, done = paid + record.cost, done + record.committed
+        worst = max(worst, paid - (done - 1))
+    assert done == n
     assert worst <= options.loss_credit + options.max_loss * n + 1e-9
     assert any(r.kind == "verify" for r in log)
     if plan == "always right":
@@ -212,15 +197,11 @@ def test_whatever_a_source_does_little_is_lost(plan, boasts):
 
 
 def test_odds_that_are_no_odds_draft_nothing():
-    model, prompt = ToyModel(), [3, 1, 4]
+    model = ToyModel()
     source = Boaster(list(range(20)) * 5, PLANS["always right"], math.nan)
-    decoder = SpeculativeDecoder(model, source, timed=False, vocab=24)
-    cache = model.new_cache(500)
-    model.forward_rows([(cache, prompt[:-1], "none")])
-    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=8)
-    while not stream.ended:
-        decoder.step(stream)
-    assert decoder.stats.drafted == 0 and source.calls > 0
+    drafter = SourceDrafter(model, source, timed=False)
+    decode(model, start(model, PROMPT, 500, None, drafter, max_tokens=8))
+    assert drafter.stats.drafted == 0 and source.calls > 0
 
 
 def test_a_gate_of_ones_own_sets_the_budget_even_where_odds_are_known():
@@ -229,48 +210,37 @@ def test_a_gate_of_ones_own_sets_the_budget_even_where_odds_are_known():
             return 3
 
     for gate, widest in ((Narrow(), 3), (None, 16)):
-        model, prompt, log = ToyModel(), [3, 1, 4], []
+        model, log = ToyModel(), []
         source = Boaster([7] * 90, PLANS["always right"], 0.99)
         free = Options(cost_table=[(1, 1.0)])
-        decoder = SpeculativeDecoder(model, source, free, gate=gate, timed=False, vocab=24, on_step=log.append)
-        cache = model.new_cache(100)
-        model.forward_rows([(cache, prompt[:-1], "none")])
-        stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=40)
-        decoder.step(stream)
+        drafter = SourceDrafter(model, source, free, gate=gate, timed=False, on_step=log.append)
+        decode(model, start(model, PROMPT, 100, None, drafter, max_tokens=40), steps=2)
         assert log[0].drafted == widest
 
 
 def batch_of(sources, n, **options):
     """Run streams of one text together without a clock; return their steps, and the prices of the passes."""
-    model, prompt, n_streams = ToyModel(), [3, 1, 4], len(sources)
-    batch, logs = BatchDecoder(model, timed=False), [[] for _ in sources]
+    model = ToyModel()
+    scheduler, logs = Scheduler(model), [[] for _ in sources]
     for source, log in zip(sources, logs, strict=True):
-        cache = model.new_cache(n + 100)
-        model.forward_rows([(cache, prompt[:-1], "none")])
-        stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
-        choices = Options(**options)
-        batch.add(stream, SpeculativeDecoder(model, source, choices, timed=False, vocab=24, on_step=log.append))
+        drafter = SourceDrafter(model, source, Options(**options), timed=False, on_step=log.append)
+        scheduler.add(start(model, PROMPT, n + 100, None, drafter, max_tokens=n))
     prices = []
-    while len(batch.live) == n_streams:
-        batch.step()
-        prices.append(logs[0][-1].taken.cost)
+    scheduler.step()  # the prompts
+    while len(scheduler.live) == len(sources):
+        prices.append(VerifyCost().price(scheduler.step()))
     return logs, prices
 
 
 def plain_text(n):
-    model, prompt = ToyModel(), [3, 1, 4]
-    cache = model.new_cache(n + 10)
-    stream = DecodeStream(cache, Sampler(SamplerOptions()), list(prompt), max_tokens=n)
-    model.forward_rows([(cache, prompt[:-1], "none")])
-    while not stream.ended:
-        stream.commit_rows(model.forward_rows([(cache, [stream.history[-1]], "all")])[0], ())
-    return stream.history
+    model = ToyModel()
+    return decode(model, start(model, PROMPT, n + 10, max_tokens=n))
 
 
 @pytest.mark.parametrize("n_streams", [2, 3, 4])
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("boasts", [True, False])
-def test_a_batch_loses_no_more_than_a_pass_that_was_dearer_than_priced(n_streams, least, boasts):
+def test_a_batch_loses_no_more_than_one_pass_beyond_its_price(n_streams, least, boasts):
     text = plain_text(600)
     plan = lambda call: call % 6 == 0
     logs, _ = batch_of([(Boaster if boasts else Odd)(text, plan, 0.99) for _ in range(n_streams)], 600, min_draft=least)
@@ -280,7 +250,7 @@ def test_a_batch_loses_no_more_than_a_pass_that_was_dearer_than_priced(n_streams
             lost += step.cost - step.committed
             most = max(most, lost - 0.01 * n)
         assert any(step.kind == "verify" for step in log)
-        assert most <= 1.0 + 0.7  # the credit, and what drafts of several at once make dearer: once, not every time
+        assert most <= 1.0 + 0.7  # the credit, and once what drafts of several streams at once cost beyond their price
 
 
 def test_the_first_pass_of_a_batch_is_priced_for_its_streams():
@@ -304,19 +274,27 @@ def test_drafts_come_back_after_a_long_disturbance(knows_odds):
     text = words * 10
 
     class Knows:
-        def next(self, row, history):
-            return text[len(history)]
+        processor = None
 
-    cache = ToyModel().new_cache(4000)
-    cache.len, cache.rows[:299] = 299, words[:-1]
-    stream = DecodeStream(cache, Knows(), list(words), max_tokens=2600)
-    decoder = SpeculativeDecoder(None, SpeculationIndex(1000) if knows_odds else SamIndex(), vocab=1000)
+        def choose(self, row, history):
+            return text[len(history)], 0
+
+        def commit(self, token, position):
+            pass
+
+    drafter = SourceDrafter(ToyModel(1000), SpeculationIndex(1000) if knows_odds else SamIndex())
+    state = ToyModel().new_cache(4000)
+    stream = Stream(state, list(words), Knows(), drafter, max_tokens=2600)
+    state.len = 299
     widths = []
-    while not stream.ended:
-        draft = decoder.plan(stream)
-        cache.len += 1 + len(draft)
-        seconds = decoder.cost.curve(cache.len)[len(draft) + 1] * (4 if draft and 5 <= len(widths) < 600 else 1)
-        taken = PassTaken(1, len(draft) + 1, len(draft), cache.len, seconds)
-        decoder.settle(stream, np.zeros((1 + len(draft), 1000), np.float32), draft, taken)
+    while not stream.check_end():
+        draft = drafter.draft(stream, 100, 1).tokens
+        context, before = state.len, len(stream.tokens)
+        seconds = drafter.cost.curve(context)[len(draft) + 1] * (4 if draft and 5 <= len(widths) < 600 else 1)
+        state.begin(1 + len(draft))
+        rows = np.zeros((1 + len(draft), 1000), np.float32)
+        sampled = stream.accept(rows, draft)
+        stats = PassStats(1, len(draft) + 1, len(draft), context, seconds)
+        drafter.learn(stream, Verified(draft, stream.tokens[before:], sampled, rows, stats))
         widths.append(len(draft))
     assert sum(map(bool, widths[-40:])) > 30  # it copies again, draft after draft
