@@ -7,8 +7,8 @@ never read: what lies there may be anything.
 
 from __future__ import annotations
 
-from fucina.kernels import record as R
-from fucina.kernels.chunks import (
+from . import record as R
+from .chunks import (
     CHUNK,
     Shape,
     chunk,
@@ -19,7 +19,8 @@ from fucina.kernels.chunks import (
     scratch_bytes,
     tile_rows,
 )
-from fucina.kernels.lang import F8, F32, Emitter, Value, Var, kernel
+from .lang import F8, F32, Emitter, Value, Var
+from .registry import kernel
 
 __all__ = ["part_bytes", "scratch_bytes"]  # sizes, for whoever runs these kernels
 
@@ -29,11 +30,13 @@ class Pass:
 
     def __init__(self, k: Emitter, shape: Shape) -> None:
         self.k, self.shape = k, shape
-        self.q, self.out, self.kv_heads, self.k_offset, self.v_offset, self.window = k.params(6)
-        self.scale = k.fparam(6)
+        p = k.p
+        self.q, self.q_step, self.out, self.kv_heads = p.q, p.q_step, p.out, p.kv_heads
+        self.k_offset, self.v_offset, self.area = p.k_offset, p.v_offset, p.area
+        self.window, self.scale = p.window, p.scale
         self.parts, self.shared = k.word(k.job, R.NPART), k.word(k.job, R.PART)
         self.mine = k.word(k.job, R.SCRATCH) + k.tid * k.word(k.job, R.SCRATCH_STEP)
-        self.state = self.mine + tile_rows(shape.heads, 32) * shape.heads * CHUNK * 4  # behind the scores
+        self.state = self.mine + tile_rows(shape.heads, 32) * shape.heads * CHUNK * 4  # after the scores
 
     def span(self, r: Value) -> tuple[Value, Value, Value]:
         """First position that row r sees, its first chunk, and one past its last."""
@@ -41,17 +44,22 @@ class Pass:
         lo = self.k.where(self.window > 0, self.k.max(position - self.window + 1, 0), 0)
         return lo, lo // CHUNK, position // CHUNK + 1
 
-    def queries(self, unit: Value) -> list[Value]:
+    def queries(self, r: Value, h: Value) -> list[Value]:
         """Addresses of the query heads of a (row, kv head)."""
         size = self.shape.k_dim * 4
-        return [self.q + unit * (self.shape.heads * size) + g * size for g in range(self.shape.heads)]
+        first = self.q + r * self.q_step * 4 + h * (self.shape.heads * size)
+        return [first + g * size for g in range(self.shape.heads)]
 
     def cache(self, r: Value, h: Value, position: Value) -> tuple[Value, Value]:
         """Addresses of the keys and the values of kv head h from a position on."""
         k, s = self.k, self.shape
-        base, stride = k.row(r, R.KV), k.row(r, R.STRIDE)
-        key = base + (stride * (self.k_offset + h * s.k_dim) + position * s.k_dim) * s.size
-        return key, base + (stride * (self.v_offset + h * s.v_dim) + position * s.v_dim) * s.size
+        base, stride = k.area(k.stream(k.row(r, R.STREAM)), self.area)
+        row = position % stride
+        if s.latent:
+            key = base + (stride * self.k_offset + row * s.k_dim) * s.size
+            return key, key + self.v_offset * s.size
+        key = base + (stride * (self.k_offset + h * s.k_dim) + row * s.k_dim) * s.size
+        return key, base + (stride * (self.v_offset + h * s.v_dim) + row * s.v_dim) * s.size
 
     def find(self, r: Var, left: Var) -> None:
         """Moves on to the row that holds the unit `left` units after row r's first one (split attention)."""
@@ -66,13 +74,13 @@ class Pass:
             r.set(r.get() + 1)
 
     def join(self, r: Value, size: int, rows: Var, first: Var, last: Var) -> None:
-        """Makes a tile of rows r … r + size - 1 if they share a cache and all see some chunks whole."""
+        """Makes a tile of rows r … r + size - 1 if they are of one stream and all see some chunks whole."""
         k, a, b, same = self.k, self.k.var(0), self.k.var(1 << 40), self.k.var(0)
         with k.range(r, r + size) as i:
             lo, _, _ = self.span(i)
             a.set(k.max(a.get(), (lo + CHUNK - 1) // CHUNK))
             b.set(k.min(b.get(), (k.row(i, R.POS) + 1) // CHUNK))
-            same.set(same.get() | (k.row(i, R.KV) ^ k.row(r, R.KV)))
+            same.set(same.get() | (k.row(i, R.STREAM) ^ k.row(r, R.STREAM)))
         with k.when((a.get() < b.get()) & same.get().eq(0)):
             rows.set(k.int(size))
             first.set(a.get())
@@ -84,21 +92,36 @@ class Pass:
         with k.range(first, last) as c:
             a = k.max(c * CHUNK, lo)
             n = k.min((c + 1) * CHUNK, position + 1) - a
-            queries = self.queries(r * self.kv_heads + h)
-            chunk(k, self.shape, queries, *self.cache(r, h, a), n, state, self.mine, self.scale)
+            chunk(k, self.shape, self.queries(r, h), *self.cache(r, h, a), n, state, self.mine, self.scale)
 
 
-@kernel("attention", ("f16", "f32"), int, int, int)
+PARAMS = "q q_step out kv_heads k_offset v_offset area window scale:f32"
+
+
+@kernel("attention", ("f16", "f32"), int, int, int, rule="attention", params=PARAMS)
 def attention(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
+    """out = softmax(scale · q kᵀ) v of each row's query heads, `heads` of them per kv head, over the positions up to
+    its own, at most `window` of them if that is not 0."""
+    attend(k, Shape(dtype, heads, k_dim, v_dim))
+
+
+@kernel("latent", ("f16", "f32"), int, int, int, rule="attention", params=PARAMS)
+def latent(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
+    """Attention to one head of keys that hold their values, `v_offset` numbers from where they begin.  The kv heads are
+    parts of the query heads here, `heads` each; all of them read the same keys."""
+    attend(k, Shape(dtype, heads, k_dim, v_dim, latent=True))
+
+
+def attend(k: Emitter, shape: Shape) -> None:
     """Whole: a unit is (row, kv head), and writes its output.  Split, for few rows: a unit is one chunk of a (row, kv
     head) and leaves a partial result, which `combine` adds up in the order that the whole form has.
 
-    Neighbouring rows of one cache are taken together as a tile: each row's own first chunks, then the chunks that all
+    Neighbouring rows of one stream are taken together as a tile: each row's own first chunks, then the chunks that all
     of them see whole, with one load of keys and values for all, then each row's own last ones.
     """
-    shape = Shape(dtype, heads, k_dim, v_dim)
+    heads = shape.heads
     p, size = Pass(k, shape), tile_rows(heads, k.isa.registers)
-    split, per_row = k.word(k.job, R.SPLIT).eq(1), heads * v_dim * 4
+    split, per_row = k.word(k.job, R.SPLIT).eq(1), heads * shape.v_dim * 4
     u, r, left = k.var(k.u0), k.var(0), k.var(k.u0)  # left: units of a split attention before u in row r
     with k.loop(lambda: u.get() < k.u1):
         h, state, rows = k.var(0), k.var(p.state), k.var(1)
@@ -136,7 +159,7 @@ def attention(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> Non
                 if size > 1:
                     with k.when(step.eq(rows.get())):
                         with k.range(first.get(), last.get()) as c:
-                            queries = [q for i in range(size) for q in p.queries((r.get() + i) * p.kv_heads + head)]
+                            queries = [q for i in range(size) for q in p.queries(r.get() + i, head)]
                             at = p.cache(r.get(), head, c * CHUNK)
                             chunk(k, shape, queries, *at, CHUNK, state.get(), p.mine, p.scale)
             with k.when(split.eq(0)):
@@ -146,7 +169,7 @@ def attention(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> Non
         u.set(u.get() + rows.get() * times)
 
 
-@kernel("combine", ("f16", "f32"), int, int, int)
+@kernel("combine", ("f16", "f32"), int, int, int, rule="rows", params=PARAMS)
 def combine(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
     """After a split attention: adds up the partial results of each (row, kv head), first chunk to last."""
     shape = Shape(dtype, heads, k_dim, v_dim)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fucina.kernels import record as R
-from fucina.kernels.lang import F8, F32, I16, LOWEST, Emitter, Value, vec
+from . import record as R
+from .lang import F8, F32, I16, LOWEST, Emitter, Value, vec
 
 CHUNK = R.CHUNK
 AHEAD = 4  # positions whose scores are computed together
@@ -34,12 +34,21 @@ def tile_rows(heads: int, registers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an attention kernel is compiled for: dtype of the cache, query heads a kv head, widths of K and V."""
+    """What an attention kernel is compiled for: dtype of the cache, query heads per kv head, widths of K and V.
+
+    latent : there is one head of keys, and values are a part of the keys.
+    """
 
     dtype: str
     heads: int
     k_dim: int
     v_dim: int
+    latent: bool = False
+
+    @property
+    def v_step(self) -> int:
+        """Numbers from the values of a position to those of the next."""
+        return self.k_dim if self.latent else self.v_dim
 
     @property
     def size(self) -> int:
@@ -82,8 +91,8 @@ def scores(
     Meanwhile it asks memory for the values, which are needed next.
     """
     with k.range(0, n, AHEAD) as t:
-        soon = values + t * (shape.v_dim * shape.size)
-        for line in range(0, AHEAD * shape.v_dim * shape.size, LINE):
+        soon = values + t * (shape.v_step * shape.size)
+        for line in range(0, AHEAD * shape.v_step * shape.size, LINE):
             k.prefetch(soon + line)
         if isinstance(n, Value):  # a last step of fewer than four repeats the last position; what it yields is not used
             at = [keys + k.min(t + i, n - 1) * (shape.k_dim * shape.size) for i in range(AHEAD)]
@@ -142,7 +151,7 @@ def weigh(k: Emitter, shape: Shape, count: int, n, values: Value, mine: Value, s
         def part(j: Value, vectors: int) -> None:
             sums = [[k.cell(F8, 0.0) for _ in range(vectors)] for _ in range(queries)]
             with k.range(0, n, keep=True) as t:
-                at = values + t * (shape.v_dim * shape.size) + j * (8 * shape.size)
+                at = values + t * (shape.v_step * shape.size) + j * (8 * shape.size)
                 v = [shape.load(k, at + 8 * shape.size * i) for i in range(vectors)]
                 for q in range(queries):
                     w = k.splat(k.load(F32, mine + t * 4 + (first + q) * CHUNK * 4))

@@ -16,8 +16,8 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from fucina.kernels.compile import cached_here
-from fucina.kernels.weighing import LN2_HI, LN2_LO, LOG2E, LOWEST, ROUND, SHIFT, TAYLOR
+from .compile import cached_here
+from .weighing import LN2_HI, LN2_LO, LOG2E, LOWEST, ROUND, SHIFT, TAYLOR
 
 BUCKETS = 1024
 PER_NAT = -BUCKETS / (LOWEST - 1.0)  # buckets a unit of (scaled) logit distance

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fucina.kernels import record as R
-from fucina.kernels.formats import FORMATS, NAMES
-from fucina.kernels.lang import F32, I8, I16, I32, Emitter, Value, kernel, vec
+from . import record as R
+from .formats import FORMATS, NAMES
+from .lang import F32, I8, I16, I32, Emitter, Value, vec
+from .registry import kernel
 
 FOUR = vec(I8, 4)
 
@@ -100,11 +101,11 @@ def number(k: Emitter, fmt: str, at: Value) -> Value:
 BLOCKS = {"q8_0": q8_0, "q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q4_k": q4_k, "q6_k": q6_k}
 
 
-@kernel("embed", NAMES)
+@kernel("embed", NAMES, rule="rows", params="w cols out scale:f32")
 def embed(k: Emitter, fmt: str) -> None:
     """out[r] = scale · w[token of row r]"""
-    w, cols, out = k.params(3)
-    f, scale = FORMATS[fmt], k.fparam(3)
+    w, cols, out, scale = k.p.w, k.p.cols, k.p.out, k.p.scale
+    f = FORMATS[fmt]
     nb = cols // f.cols
     with k.range(k.u0, k.u1) as r:
         token = k.row(r, R.TOK)

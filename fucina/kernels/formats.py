@@ -27,11 +27,11 @@ class Format:
     ggml_type : int
         Its number in GGUF files.
     cols : int
-        Columns a block.
+        Columns per block.
     raw : int
-        Bytes a block of one row in the file.
+        Bytes per block of one row in the file.
     packed : int
-        Bytes a block of eight rows in layout p8.
+        Bytes per block of eight rows in layout p8.
     activations : str
         What it is multiplied with: "f32", "q8" (int8 in blocks of 32) or "q8k" (int8 in blocks of 256).
     sums : str or None
@@ -63,7 +63,7 @@ FORMATS = {
 }
 BY_TYPE = {f.ggml_type: f for f in FORMATS.values()}
 NAMES = tuple(FORMATS)
-GROUP = 8  # output rows a group
+GROUP = 8  # output rows per group
 
 
 def groups(rows: int) -> int:

@@ -16,8 +16,8 @@ import os
 import platform
 from dataclasses import dataclass
 
-from fucina.errors import IsaError
-from fucina.kernels.lang import F16, F32, I8, I16, I32, Emitter, Value, vec
+from ..errors import IsaError
+from .lang import F16, F32, I8, I16, I32, Emitter, Value, vec
 
 
 class Dot:

@@ -4,10 +4,11 @@ A kernel is a Python function of one argument, the emitter `k`.  It runs once, w
 operation on a `Value` appends one instruction.  Python loops are therefore unrolled, and loops of the machine are
 written `with k.range(lo, hi) as i:`.  Nothing else in the project builds LLVM instructions.
 
-    @kernel("add")
+    @kernel("add", rule="columns", params="x x_step y y_step out cols")
     def add(k):
-        x, y, out, cols = k.params(4)
-        columns(k, cols, lambda at, n: k.store(k.load(F8, x + at, n) + k.load(F8, y + at, n), out + at, n))
+        two_inputs(k, lambda x, y: x + y)
+
+Parameters are declared once, with the kernel (see `registry`), and read by name: `k.p.cols`.
 
 Floats are IEEE throughout: no fast-math flag is ever set, a product and a sum are contracted only where the kernel says
 `k.fma`, and reductions have a fixed order, so that every instruction set computes the same bits.
@@ -15,15 +16,15 @@ Floats are IEEE throughout: no fast-math flag is ever set, a product and a sum a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Callable, Iterator
+from types import SimpleNamespace
 
 from llvmlite import ir
 
-from fucina.errors import UnknownKernel
-from fucina.kernels import record as R
-from fucina.kernels.value import (  # noqa: F401  (kernels import the language from here)
+from . import record as R
+from .registry import Param
+from .value import (  # noqa: F401  (kernels import the language from here)
     F8,
     F16,
     F32,
@@ -46,29 +47,35 @@ LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
 class Emitter:
     """What a kernel is written with: memory, control flow, arithmetic.  Addresses are int64 values, in bytes."""
 
-    def __init__(self, b: ir.IRBuilder, isa, words) -> None:
+    def __init__(self, b: ir.IRBuilder, isa, words: Sequence[ir.Value], params: Sequence[Param] = ()) -> None:
         self.b, self.isa = b, isa
         self.rec, self.job, self.u0, self.u1, self.tid = (Value(b, w) for w in words)
+        # all of them are read here, before any loop; what a kernel does not use is dropped by LLVM
+        at = [self.rec + 8 * (R.P0 + i) for i in range(len(params))]
+        self.p = SimpleNamespace(
+            **{p.name: self.load(F32 if p.is_float else I64, a) for p, a in zip(params, at, strict=True)}
+        )
 
     # --- the contract of record.py
-    def params(self, n: int) -> list[Value]:
-        """Parameters P0 … of the stage record, as int64."""
-        return [self.word(self.rec, R.P0 + i) for i in range(n)]
-
     def word(self, base: Value, i: int) -> Value:
         return self.load(I64, base + 8 * i)
 
-    def fparam(self, i: int) -> Value:
-        """Parameter i as float32."""
-        return self.load(F32, self.rec + 8 * (R.P0 + i))
-
     def row(self, r: Value, field: int) -> Value:
         """A field of row r in the pass's row table."""
-        return self.word(self.word(self.job, R.ROWTAB) + r * R.ROW_BYTES, field)
+        return self.word(self.word(self.job, R.ROW_TABLE) + r * R.ROW_BYTES, field)
+
+    def stream(self, i: Value) -> Value:
+        """Address of entry i of the pass's stream table."""
+        return self.word(self.job, R.STREAM_TABLE) + i * R.STREAM_BYTES
+
+    def area(self, stream: Value, area: Value) -> tuple[Value, Value]:
+        """The two words of an area of the state of the stream with this entry."""
+        at = stream + area * 8
+        return self.word(at, 0), self.word(at, 1)
 
     def rows(self) -> Value:
-        """How many rows this stage has: all of the pass, or those that want logits."""
-        return self.where(self.word(self.rec, R.SEL).eq(1), self.word(self.job, R.NOUT), self.word(self.job, R.M))
+        """How many rows this stage has, by its row space."""
+        return self.load(I64, self.job + self.word(self.rec, R.ROWS_WORD) * 8) * self.word(self.rec, R.ROWS_TIMES)
 
     # --- constants and variables
     def const(self, ty: ir.Type, x) -> Value:
@@ -223,48 +230,3 @@ def _never_unroll(module: ir.Module) -> ir.MDValue:
     node = ir.MDValue(module, [wish], name=str(len(module.metadata)))
     node.operands = (node, wish)
     return node
-
-
-# --- the registry ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A family of kernels: `emit(k, *args)`, where each argument is one of `choices` (or any int)."""
-
-    name: str
-    emit: Callable[..., None]
-    choices: tuple[tuple[str, ...] | type, ...]
-
-
-KERNELS: dict[str, Kernel] = {}
-
-
-def kernel(name: str, *choices: tuple[str, ...] | type) -> Callable:
-    """Registers an emitting function; `linear.q4_1` is kernel `linear` with the argument "q4_1"."""
-
-    def register(emit: Callable[..., None]) -> Callable[..., None]:
-        KERNELS[name] = Kernel(name, emit, choices)
-        return emit
-
-    return register
-
-
-def resolve(name: str) -> tuple[Kernel, tuple]:
-    """The kernel family and the arguments that a full name stands for.
-
-    Raises
-    ------
-    UnknownKernel
-        No such family, or arguments that it does not take.
-    """
-    base, *parts = name.split(".")
-    k = KERNELS.get(base)
-    if k is None:
-        raise UnknownKernel(f"no kernel is called {name!r}; families: {', '.join(sorted(KERNELS))}")
-    args = tuple(int(p) if c is int and p.isdigit() else p for p, c in zip(parts, k.choices))
-    ok = all(isinstance(a, int) if c is int else a in c for a, c in zip(args, k.choices))
-    if len(parts) != len(k.choices) or not ok:
-        wanted = ".".join([base] + ["<int>" if c is int else "|".join(c) for c in k.choices])
-        raise UnknownKernel(f"kernel {name!r} does not fit {wanted}")
-    return k, args

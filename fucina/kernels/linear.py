@@ -1,4 +1,4 @@
-"""y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel a format for any number of rows.
+"""y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel per format for any number of rows.
 
 A tile is eight output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and used
 for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
@@ -8,9 +8,12 @@ bits for any number of rows.
 
 from __future__ import annotations
 
-from fucina.kernels import record as R
-from fucina.kernels.formats import FORMATS, NAMES
-from fucina.kernels.lang import F8, F32, I8, I16, I32, Emitter, Value, kernel, vec
+from collections.abc import Callable, Sequence
+
+from . import record as R
+from .formats import FORMATS, NAMES
+from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
+from .registry import kernel
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
@@ -202,14 +205,15 @@ BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, 
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
-def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, r: Value) -> list[Value]:
-    """`rows` activation rows from r on, against the group of eight output rows at `w`: their sums, block by block."""
+def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
+    """`rows` activation rows from r on, `step` columns apart, against the group of eight output rows at `w`: their sums,
+    block by block."""
     f = FORMATS[fmt]
-    nb = cols // f.cols
+    nb, row = cols // f.cols, step // f.cols  # blocks of a weight row, blocks from one activation row to the next
     sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
     acc = [k.cell(F8, 0.0) for _ in range(rows)]
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
-    starts = [[p + (r + i) * nb * size for i in range(rows)] for p, size in arrays]
+    starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
         here = [[p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays)]
         BLOCKS[fmt](Tile(k, w + b * f.packed, *here, acc))
@@ -224,14 +228,14 @@ def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
     return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(F8)
 
 
-def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, r: Value) -> list[Value]:
+def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
     """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
     acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in range(rows)]
 
     def column(c: Value, a: int) -> None:
         weights = eight_floats(k, fmt, w + c * FORMATS[fmt].packed)
         for i in range(rows):
-            v = k.splat(k.load(F32, x + ((r + i) * cols + c) * 4))
+            v = k.splat(k.load(F32, x + ((r + i) * step + c) * 4))
             acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
@@ -244,14 +248,21 @@ def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, 
     return [(a[0].get() + a[1].get()) + (a[2].get() + a[3].get()) for a in acc]
 
 
-@kernel("linear", NAMES)
+def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[int]]:
+    """The function that emits a tile of this format, and how many rows a tile may have, descending to 1."""
+    f = FORMATS[fmt]
+    if f.activations == "f32":
+        return float_tile, k.isa.float_tiles
+    # q8k keeps more sums per row: beyond four rows, registers run out
+    return quantised_tile, [m for m in k.isa.tiles if m <= 4] if f.activations == "q8k" else k.isa.tiles
+
+
+@kernel("linear", NAMES, rule="columns", params="w cols x x_step d s out n")
 def linear(k: Emitter, fmt: str) -> None:
     """out[r, n] = Σ_c x[r, c] · w[n, c]; a unit is UNIT output columns n of all rows r."""
-    w, cols, x, d, s, out, n = k.params(7)
-    f = FORMATS[fmt]
-    tile, sizes = (float_tile, k.isa.float_tiles) if f.activations == "f32" else (quantised_tile, k.isa.tiles)
-    if f.activations == "q8k":
-        sizes = [m for m in sizes if m <= 4]  # these keep more sums a row: beyond four, registers run out
+    w, cols, out, n = k.p.w, k.p.cols, k.p.out, k.p.n
+    tile, sizes = tiles(k, fmt)
+    f, data = FORMATS[fmt], (k.p.x, k.p.d, k.p.s, k.p.x_step)
     rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
     group_bytes = (cols // f.cols) * f.packed
     end = k.min(k.u1 * unit, (n + 7) >> 3)
@@ -262,7 +273,7 @@ def linear(k: Emitter, fmt: str) -> None:
             with k.loop(lambda: r.get() + size <= rows):
                 with k.range(first, last) as g:
                     valid = k.min(n - g * 8, 8)
-                    for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, x, d, s, r.get())):
+                    for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, *data, r.get())):
                         store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
                 r.set(r.get() + size)
 

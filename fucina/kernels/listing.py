@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from llvmlite import binding, ir
 
-from fucina.errors import IsaError
-from fucina.kernels import isa as isas
-from fucina.kernels.compile import parse
-from fucina.kernels.lang import I64, Emitter
+from ..errors import IsaError
+from . import isa as isas
+from .catalogue import find
+from .lang import I64, Emitter
 
 
 def llvm(name: str, isa: str | None = None) -> str:
@@ -24,11 +24,11 @@ def llvm(name: str, isa: str | None = None) -> str:
     lowering = isas.LOWERINGS.get(isa or isas.choose().name)
     if lowering is None:
         raise IsaError(f"instruction set {isa!r} is unknown; known: {', '.join(isas.LOWERINGS)}")
-    kernel, args = parse(name)
+    kernel, args = find(name)
     module = ir.Module(name)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 5), "kernel")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    kernel.emit(Emitter(builder, lowering, function.args), *args)
+    kernel.emit(Emitter(builder, lowering, function.args, kernel.params), *args)
     builder.ret_void()
     return str(module)
 

@@ -1,18 +1,12 @@
-"""Repacking at load: rows of a GGUF file to layout p8 (see `formats`), compiled and without the GIL."""
+"""Repacking kernels: rows of a GGUF file to layout p8 (see `formats`).  `packing` runs them."""
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
-from typing import Callable
+from collections.abc import Callable
 
-import numpy as np
-
-from fucina.errors import KernelArgumentError
-from fucina.kernels.formats import BY_TYPE, FORMATS, GROUP, NAMES, groups, packed_bytes
-from fucina.kernels.lang import I8, I16, I32, Emitter, Value, kernel, vec
-
-SLICE = 4 << 20  # bytes of the file that are repacked, then released, at a time
+from .formats import FORMATS, GROUP, NAMES
+from .lang import I8, I16, I32, Emitter, Value, vec
+from .registry import kernel
 
 
 class Gather:
@@ -105,117 +99,13 @@ BLOCKS = {
 }
 
 
-@kernel("pack", NAMES)
+@kernel("pack", NAMES, rule="groups", params="raw cols out n")
 def pack_kernel(k: Emitter, fmt: str) -> None:
     """Groups u0 … u1-1 of eight rows; rows past the last one repeat it."""
-    raw, cols, out, n = k.params(4)
+    raw, cols, out, n = k.p.raw, k.p.cols, k.p.out, k.p.n
     f = FORMATS[fmt]
     nb = cols // f.cols
     with k.range(k.u0, k.u1) as g:
         rows = [raw + k.min(g * GROUP + i, n - 1) * nb * f.raw for i in range(GROUP)]
         with k.range(0, nb) as b:
             BLOCKS[fmt](Gather(k, rows, b * f.raw, out + (g * nb + b) * f.packed))
-
-
-# --- the public side ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedWeight:
-    """A weight matrix in layout p8.
-
-    Attributes
-    ----------
-    data : numpy.ndarray
-        uint8, 64-byte aligned; owns the memory.
-    addr : int
-        Address of its first byte.
-    format : str
-        Name of the format, e.g. "q4_1".
-    rows, cols : int
-        Output rows and columns of the matrix.
-    """
-
-    data: np.ndarray
-    addr: int
-    format: str
-    rows: int
-    cols: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes
-
-
-def aligned(nbytes: int) -> np.ndarray:
-    """Uninitialised uint8 [nbytes] that begins at a multiple of 64."""
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes]
-
-
-def pack(
-    raw: np.ndarray,
-    ggml_type: int,
-    rows: int,
-    cols: int,
-    release: Callable[[int, int], None] | None = None,
-    threads: int = 1,
-) -> PackedWeight:
-    """Repacks a matrix of a GGUF file for the kernels.
-
-    Parameters
-    ----------
-    raw : numpy.ndarray
-        uint8 [rows, bytes of a row], C-contiguous; may be read-only (a view on the mapped file).
-    ggml_type : int
-        Number of the format in the file.
-    rows, cols : int
-        Shape of the matrix.
-    release : callable, optional
-        Called as release(start, stop) with byte ranges of `raw` that are not needed any more.
-    threads : int
-        Slices of the matrix are repacked by so many threads.
-
-    Raises
-    ------
-    KernelArgumentError
-        The format has no kernel, `cols` is not a multiple of its block, or `raw` has another size.
-    """
-    f = BY_TYPE.get(int(ggml_type))
-    if f is None:
-        known = ", ".join(f"{x.ggml_type} ({n})" for n, x in FORMATS.items())
-        raise KernelArgumentError(f"weights of type {ggml_type!r} have no native kernel; those that do: {known}")
-    if rows < 1 or cols < 1 or cols % f.cols:
-        wanted = f"at least one row and columns a multiple of {f.cols}"
-        raise KernelArgumentError(f"{f.name} needs {wanted}, got {rows} x {cols}")
-    row_bytes = cols // f.cols * f.raw
-    if raw.dtype != np.uint8 or raw.shape != (rows, row_bytes) or not raw.flags.c_contiguous:
-        wanted = f"{f.name} of {rows} x {cols} is a contiguous uint8 array of shape {(rows, row_bytes)}"
-        raise KernelArgumentError(f"{wanted}, got {raw.dtype} {raw.shape}")
-    from fucina.kernels.call import invoke
-
-    data = aligned(packed_bytes(f.name, rows, cols))
-    step = max(1, SLICE // (row_bytes * GROUP))
-    starts = iter(range(0, groups(rows), step))
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            for a in starts:  # a range iterator hands each start to one thread
-                b = min(a + step, groups(rows))
-                invoke(f"pack.{f.name}", [raw.ctypes.data, cols, data.ctypes.data, rows], units=(a, b))
-                if release is not None:
-                    release(a * GROUP * row_bytes, min(b * GROUP, rows) * row_bytes)
-        except BaseException as e:  # told to the caller below
-            failure.append(e)
-
-    helpers = [threading.Thread(target=work) for _ in range(min(threads, -(-groups(rows) // step)) - 1)]
-    for t in helpers:
-        t.start()
-    work()
-    for t in helpers:
-        t.join()
-    if failure:
-        raise failure[0]
-    return PackedWeight(data, data.ctypes.data, f.name, rows, cols)

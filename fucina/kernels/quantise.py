@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fucina.kernels import record as R
-from fucina.kernels.lang import F8, F32, I8, I16, I32, Emitter, Value, kernel, vec
+from . import record as R
+from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
+from .registry import kernel
 
 
 def largest(k: Emitter, at: Value) -> Value:
@@ -51,16 +52,17 @@ def q8k(k: Emitter, x: Value, q: Value, d: Value, s: Value, s16: Value) -> None:
         k.store((a + b).narrow(I16), s + j * 2)
 
 
-@kernel("quantise", ("q8", "q8k"), ("rows", "cols"))
+@kernel("quantise", ("q8", "q8k"), ("rows", "cols"), rule="rows", params="x x_step cols q d s s16")
 def quantise(k: Emitter, kind: str, rule: str) -> None:
-    """rows: a unit is one of UNITS parts of a row; cols: UNIT columns of every row."""
-    x, cols, q, d, s, s16 = k.params(6)
+    """x as int8 blocks.  rows: a unit is one of UNITS parts of a row; cols: UNIT columns of every row (rule columns)."""
+    p = k.p
     size, block, s_bytes, s16_bytes = (32, q8, 4, 4) if kind == "q8" else (256, q8k, 16, 32)
-    nb = cols // size
+    nb = p.cols // size
 
     def span(r: Value, first: Value, last: Value) -> None:
+        x = p.x + (r * p.x_step - r * nb * size) * 4  # so that block b of the whole array is this row's
         with k.range(r * nb + first, r * nb + last) as b:
-            block(k, x + b * size * 4, q + b * size, d + b * 4, s + b * s_bytes, s16 + b * s16_bytes)
+            block(k, x + b * size * 4, p.q + b * size, p.d + b * 4, p.s + b * s_bytes, p.s16 + b * s16_bytes)
 
     if rule == "rows":
         parts = k.word(k.rec, R.UNITS)

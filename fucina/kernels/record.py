@@ -1,25 +1,29 @@
-"""Names of the int64 words that kernels read: one record a stage, one job a pass, one row a token.
+"""Names of the int64 words that kernels read: one record per stage, one job per pass, tables of its rows and streams.
 
 A kernel is a C function `void(record, job, u0, u1, tid)` of five int64: the address of its stage record, the address
 of the pass's job words, the half-open range of units that it must do, and the number of the thread that runs it.  It
-reads everything else from the record and the job.  Floats sit in the low four bytes of their word as float32.
+reads everything else from the record and the job.  Float parameters sit in the low four bytes of their word as float32.
 
-Kernels (p = words P0, P1, …).  `x`, `out`, … are addresses of float32 rows without padding (row stride = columns · 4).
+`print(fucina.kernels.catalogue.describe())` lists the kernels with their parameters.  What the names mean:
 
-| kernel | rule: unit | words |
-|---|---|---|
-| embed.FMT | ROWS: row | w, cols, out, scale(f32) |
-| gather_rows | ROWS: output row | x, cols, out (out[i] = x[OUTROWS[i]]) |
-| rms_norm | ROWS: row | x, out, w (f32), n (width of a head), heads, eps(f32) |
-| rope.interleaved, rope.half | ROWS: row | x, out, heads, head_dim, dims, table (row p: cos[dims/2] then sin[dims/2]) |
-| kv_append.F | ROWS: row | k, v, kv_heads, k_dim, v_dim, k_offset, v_offset |
-| quantise.q8.rows/cols, quantise.q8k.rows/cols | ROWS: row × part, COLS: columns | x, cols, q, d, s, s16 |
-| linear.FMT | COLS: output columns | w, cols, x or q, d, s, out, rows of w (N) |
-| add, swiglu, geglu | COLS: columns | x, y, out, cols |
-| attention.F.G.KD.VD | ATTENTION: row × kv head [× chunk] | q, out, kv_heads, k_offset, v_offset, window, scale(f32) |
-| combine.F.G.KD.VD | ROWS: row × kv head | the same |
+- `x`, `out`, … are addresses of float32 rows.  Outputs lie row after row; an input's `x_step` is the distance of its rows
+  and `x_head` that of its heads, in numbers, so that a part of a wider tensor can be an input.  `out` never overlaps one.
+- `cols` are columns of the input, `n` output columns, `heads` equal parts of a row.
+- `area` is the word of a stream's entry at which the two words of an area of its state begin (`area_word`): for K/V the
+  address of its first plane and the rows per plane, for recurrent parts the banks to read and to write.
 
-FMT: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q4_k q6_k.  F: f16 f32 (dtype of the cache).  G: query heads a kv head.
+Rules: what a unit is.
+
+- columns: UNIT columns of every row; the last unit may reach beyond the last column, kernels stop there.  UNIT of a
+  matrix product is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256), else anything.
+- rows: one row, or one of UNITS parts of it (unit = row * UNITS + part): heads, or the parts of quantise.*.rows, of which
+  part p does blocks [nb*p//UNITS, nb*(p+1)//UNITS).  Rows are those of the stage's row space, streams may be rows too.
+- attention: row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks first
+  ... last that the row sees; the partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
+  first.  `combine` adds them up, and does nothing when SPLIT is 0.
+- groups: eight rows of a matrix (packing, at load).
+
+A row space says which rows a stage has: ROWS_TIMES times the number in word ROWS_WORD of the job.
 
 Quantised activations of m rows, row after row without padding (`formats.activation_bytes` gives the sizes):
 
@@ -28,49 +32,54 @@ Quantised activations of m rows, row after row without padding (`formats.activat
 | q8 | int8 [m, cols] | f32 [m, cols/32] | f32 [m, cols/32], d * sum of 32 | int32 [m, cols/32], -128 * sum of 32 |
 | q8k | int8 [m, cols] | f32 [m, cols/256] | int16 [m, cols/32] sums | int16 [m, cols/16] sums |
 
-The word `s` of linear.FMT is the address of what `formats.FORMATS[FMT].sums` names, "s" or "s16" (float formats read
-neither d nor s).  UNIT of linear is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256); of the other
-COLS kernels anything.  The last unit may reach beyond the last column: kernels stop there.  quantise.*.rows: unit =
-row * UNITS + part, part p of the n = UNITS parts does blocks [nb*p//n, nb*(p+1)//n).  `out` never overlaps an input.
-
-attention: unit = row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks
-first ... last that the row sees; partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
-first.  combine with SPLIT = 0 does nothing.  Sizes: `attention.scratch_bytes(G, KD, VD)` a thread,
-`attention.part_bytes(G, VD)` a partial result.
-
-pack.FMT (unit: group of 8 output rows; run at load): raw rows of the file, cols, out (packed), rows.
-test.add_one: out[i] = x[i] + 1 (COLS; x, out, cols); test.noop does nothing.
+The parameter `s` of a matrix product is the address of what `formats.FORMATS[FMT].sums` names, "s" or "s16" (float
+formats read neither d nor s).
 """
 
 # --- stage record ---------------------------------------------------------------------------------------------
 FN = 0  # address of the kernel
-CHAIN = 1  # index of the record behind the last one of this chain
-RULE = 2  # what a unit is: one of the rules below
-UNITS = 3  # units: a constant for COLS, units a row for ROWS and ATTENTION
-UNIT = 4  # columns in a unit (COLS)
-COST = 5  # estimate, bytes a unit
-SEL = 6  # 0: the rows of the pass, 1: only the rows that want logits
+RULE = 1  # what a unit is: one of the rules below
+UNITS = 2  # units: a constant for COLS, units per row for ROWS and ATTENTION
+UNIT = 3  # columns per unit (COLS)
+COST = 4  # estimate, bytes per unit
+ROWS_WORD = 5  # the job's word that the number of rows follows from …
+ROWS_TIMES = 6  # … and how many rows each of them stands for
 P0 = 8  # first parameter
 WORDS = 32
 
 # --- rules ----------------------------------------------------------------------------------------------------
 COLS, ROWS, ATTENTION, HOST = range(4)
 
-# --- job: one block of words a pass ---------------------------------------------------------------------------
+# --- job: one block of words per pass -------------------------------------------------------------------------
 M = 0  # rows of the pass
-ROWTAB = 1  # address of the row table
-NOUT = 2  # rows that want logits
-OUTROWS = 3  # address of their indices, int64
-SCRATCH = 4  # address of per-thread scratch
-SCRATCH_STEP = 5  # bytes of scratch a thread
-SPLIT = 6  # attention: 1 when a unit is one chunk of one (row, kv head)
-PART = 7  # address of the partial results of a split attention
-NPART = 8  # partial results a (row, kv head)
+ROW_TABLE = 1  # address of the row table
+N_OUT = 2  # rows that want logits
+OUT_ROWS = 3  # address of their indices, int64
+N_STREAMS = 4  # streams of the pass
+STREAM_TABLE = 5  # address of the stream table
+SCRATCH = 6  # address of per-thread scratch
+SCRATCH_STEP = 7  # bytes of scratch per thread
+SPLIT = 8  # attention: 1 when a unit is one chunk of one (row, kv head)
+PART = 9  # address of the partial results of a split attention
+NPART = 10  # partial results per (row, kv head)
+JOB_WORDS = 16
 
-# --- row table: one entry a row of the pass --------------------------------------------------------------------
-TOK, POS, KV, STRIDE = range(4)  # token id, position, address of its cache, rows a plane of that cache
+# --- row table: one entry per row of the pass -----------------------------------------------------------------
+TOK, POS, STREAM = range(3)  # token id, position, number of its stream in the stream table
 ROW_WORDS = 4
 ROW_BYTES = ROW_WORDS * 8
 
+# --- stream table: one entry per stream of the pass -----------------------------------------------------------
+STREAM_FIRST, STREAM_ROWS = range(2)  # its first row in the pass, and how many it has
+STREAM_STATE = 2  # from here on: the words of its state, two per area
+STREAM_WORDS = 16
+STREAM_BYTES = STREAM_WORDS * 8
+MAX_AREAS = (STREAM_WORDS - STREAM_STATE) // 2
+
 CHUNK = 64  # attention works in chunks that start at absolute multiples of this
-MAX_ROWS = 128  # rows a pass: few enough that a cancelled prefill ends soon
+MAX_ROWS = 128  # rows per pass: few enough that a cancelled prefill ends soon
+
+
+def area_word(area: int) -> int:
+    """The word of a stream's entry at which the two words of an area begin."""
+    return STREAM_STATE + 2 * area

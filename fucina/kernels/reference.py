@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fucina.gguf import dequantize
-from fucina.kernels.formats import FORMATS, groups
-from fucina.kernels.lang import EXP, LOWEST
-from fucina.kernels.record import CHUNK
+from ..gguf import dequantize
+from .formats import FORMATS, groups
+from .lang import EXP, LOWEST
+from .record import CHUNK
 
 F = np.float32
 
@@ -62,7 +62,7 @@ def exp(x) -> np.ndarray:
 
 
 def quantise(x: np.ndarray, kind: str) -> dict[str, np.ndarray]:
-    """As `call.quantise`."""
+    """float32 [m, cols] to the arrays of `formats.activation_bytes`: q, d, s and s16, each [m, …]."""
     block = 32 if kind == "q8" else 256
     b = x.reshape(len(x), -1, block)  # [m, nb, block]
     most = np.abs(b).max(-1)  # [m, nb]
@@ -248,6 +248,10 @@ def rope(x: np.ndarray, heads: int, dims: int, table: np.ndarray, positions, pai
     return out.reshape(x.shape)
 
 
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return F(1) / (exp(-x) + F(1))
+
+
 def swiglu(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / (exp(-x) + F(1)) * y
 
@@ -288,3 +292,48 @@ def attention(
         total = fma(total, old, fold(sums) * new)
         most = common
     return state * (F(1) / total)
+
+
+# --- recurrence and experts -----------------------------------------------------------------------------------
+
+
+def delta_rule(
+    s: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """One row: matrices [heads, k_dim, v_dim], q, k [heads, k_dim], v [heads, v_dim], decay, beta [heads] -> the
+    matrices after it, and its output [heads, v_dim]."""
+    s = s * exp(decay)[:, None, None]
+    seen, out = np.zeros_like(v), np.zeros_like(v)
+    for i in range(k.shape[1]):
+        seen = fma(k[:, i, None], s[:, i], seen)
+    change = beta[:, None] * (v - seen)
+    for i in range(k.shape[1]):
+        s[:, i] = fma(k[:, i, None], change, s[:, i])
+        out = fma(q[:, i, None], s[:, i], out)
+    return s, out
+
+
+def choose(scores: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The top_k columns of softmax(scores) of each row, ties to the lower one: int64 [m, top_k]; and their odds,
+    divided by their sum: float32 [m, top_k]."""
+    m, n = scores.shape
+    e = np.zeros((m, -(-n // 8) * 8), F)
+    e[:, :n] = exp(scores - scores.max(1, keepdims=True))
+    total = np.zeros((m, 8), F)
+    for part in np.moveaxis(e.reshape(m, -1, 8), 1, 0):
+        total = total + part
+    odds = e[:, :n] / fold(total)[:, None]
+    best = np.argsort(-odds, axis=1, kind="stable")[:, :top_k]
+    chosen = np.take_along_axis(odds, best, 1)
+    share = np.zeros(m, F)
+    for i in range(top_k):
+        share = share + chosen[:, i]
+    return best, chosen / share[:, None]
+
+
+def weighted_sum(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Σ weights[i] · rows[i], i ascending: float32 [n, dim], [n] -> [dim]."""
+    total = np.zeros(rows.shape[1], F)
+    for row, weight in zip(rows, weights, strict=True):
+        total = fma(weight, row, total)
+    return total

@@ -1,14 +1,15 @@
-"""Everything that is neither a matrix product nor attention: norms, rope, activations, sums, cache rows.
+"""Everything that is neither a matrix product nor attention: norms, rope, gates, sums, joined rows, cache rows.
 
 Lengths need not be multiples of 8: the last vector of a row is loaded and stored with a mask.
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
-from fucina.kernels import record as R
-from fucina.kernels.lang import F8, F32, I64, Emitter, Value, kernel, vec
+from . import record as R
+from .lang import F8, F32, I64, Emitter, Value, vec
+from .registry import kernel
 
 
 def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], None]) -> None:
@@ -20,24 +21,38 @@ def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], No
         f(whole * 4, hi - whole)
 
 
-def columns(k: Emitter, cols: Value, f: Callable[[Value, Value | None], None]) -> None:
-    """f over this unit range's columns of every row of a [rows, cols] array."""
-    unit = k.word(k.rec, R.UNIT)
+def copy(k: Emitter, source: Value, to: Value, n: Value) -> None:
+    """n numbers."""
+    each(k, k.int(0), n, lambda at, lanes: k.store(k.load(F8, source + at, lanes), to + at, lanes))
+
+
+def columns(k: Emitter, inputs: list[tuple[Value, Value]], f: Callable[..., Value]) -> None:
+    """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step."""
+    out, cols, unit = k.p.out, k.p.cols, k.word(k.rec, R.UNIT)
     lo, hi = k.min(k.u0 * unit, cols), k.min(k.u1 * unit, cols)
     with k.range(0, k.rows()) as r:
-        each(k, r * cols + lo, r * cols + hi, f)
+        starts, to = [x + r * step * 4 for x, step in inputs], out + r * cols * 4
+        each(k, lo, hi, lambda at, n: k.store(f(*(k.load(F8, x + at, n) for x in starts)), to + at, n))
 
 
-@kernel("add")
+def two_inputs(k: Emitter, f: Callable[[Value, Value], Value]) -> None:
+    """out = f(x, y), column by column."""
+    columns(k, [(k.p.x, k.p.x_step), (k.p.y, k.p.y_step)], f)
+
+
+TWO = {"rule": "columns", "params": "x x_step y y_step out cols"}
+
+
+@kernel("add", **TWO)
 def add(k: Emitter) -> None:
     """out = x + y"""
-    x, y, out, cols = k.params(4)
-    columns(k, cols, lambda at, n: k.store(k.load(F8, x + at, n) + k.load(F8, y + at, n), out + at, n))
+    two_inputs(k, lambda x, y: x + y)
 
 
-def gated(k: Emitter, activation: Callable[[Value], Value]) -> None:
-    x, y, out, cols = k.params(4)
-    columns(k, cols, lambda at, n: k.store(activation(k.load(F8, x + at, n)) * k.load(F8, y + at, n), out + at, n))
+@kernel("mul", **TWO)
+def mul(k: Emitter) -> None:
+    """out = x · y"""
+    two_inputs(k, lambda x, y: x * y)
 
 
 def over_logistic(k: Emitter, x: Value, z: Value) -> Value:
@@ -45,32 +60,40 @@ def over_logistic(k: Emitter, x: Value, z: Value) -> Value:
     return x / (k.exp(z * -1.0) + 1.0)
 
 
-@kernel("swiglu")
+@kernel("swiglu", **TWO)
 def swiglu(k: Emitter) -> None:
     """out = silu(x) · y, silu(x) = x / (1 + e^-x)"""
-    gated(k, lambda x: over_logistic(k, x, x))
+    two_inputs(k, lambda x, y: over_logistic(k, x, x) * y)
 
 
-@kernel("geglu")
+@kernel("geglu", **TWO)
 def geglu(k: Emitter) -> None:
     """out = gelu(x) · y with the tanh form, gelu(x) = x / (1 + e^-z), z = 2·sqrt(2/pi)·(x + 0.044715·x³)"""
-    gated(k, lambda x: over_logistic(k, x, k.fma(x * x * 0.044715, x, x) * 1.5957691216057308))
+    gelu = lambda x: over_logistic(k, x, k.fma(x * x * 0.044715, x, x) * 1.5957691216057308)
+    two_inputs(k, lambda x, y: gelu(x) * y)
 
 
-@kernel("rms_norm")
+@kernel("sigmoid", rule="columns", params="x x_step out cols")
+def sigmoid(k: Emitter) -> None:
+    """out = 1 / (1 + e^-x)"""
+    columns(k, [(k.p.x, k.p.x_step)], lambda x: over_logistic(k, k.const(F8, 1.0), x))
+
+
+@kernel("rms_norm", rule="rows", params="x x_step x_head out w n heads eps:f32")
 def rms_norm(k: Emitter) -> None:
     """out = x / sqrt(mean(x²) + eps) · w over each head's n numbers.
 
     Number i of a head is added to lane i mod 8 of sum (i div 8) mod 4.
     """
-    x, out, w, n, heads = k.params(5)
-    eps, width = k.fparam(5), n.float()
+    w, n, heads = k.p.w, k.p.n, k.p.heads
+    width = n.float()
     with k.range(k.u0, k.u1) as r:
-        with k.range(r * heads, (r + 1) * heads) as h:
-            row, sums = h * n * 4, [k.cell(F8, 0.0) for _ in range(4)]
+        with k.range(0, heads) as h:
+            x, out = k.p.x + (r * k.p.x_step + h * k.p.x_head) * 4, k.p.out + (r * heads + h) * n * 4
+            sums = [k.cell(F8, 0.0) for _ in range(4)]
 
-            def square(i: Value, at: Value, lanes: Value | None = None) -> None:
-                v = k.load(F8, x + row + at, lanes)
+            def square(i: int, at: Value, lanes: Value | None = None) -> None:
+                v = k.load(F8, x + at, lanes)
                 sums[i].set(k.fma(v, v, sums[i].get()))
 
             whole = n & -32
@@ -82,29 +105,29 @@ def rms_norm(k: Emitter) -> None:
                 with k.when(left > 0):
                     square(i, (whole + 8 * i) * 4, k.min(left, 8))
             total = k.sum((sums[0].get() + sums[1].get()) + (sums[2].get() + sums[3].get()))
-            scale = k.splat(k.const(F32, 1.0) / k.sqrt(total / width + eps))
+            scale = k.splat(k.const(F32, 1.0) / k.sqrt(total / width + k.p.eps))
 
             def norm(at: Value, lanes: Value | None) -> None:
-                k.store(k.load(F8, x + row + at, lanes) * scale * k.load(F8, w + at, lanes), out + row + at, lanes)
+                k.store(k.load(F8, x + at, lanes) * scale * k.load(F8, w + at, lanes), out + at, lanes)
 
             each(k, k.int(0), n, norm)
 
 
-@kernel("rope", ("interleaved", "half"))
+@kernel("rope", ("interleaved", "half"), rule="rows", params="x x_step x_head out heads head_dim dims table")
 def rope(k: Emitter, pairing: str) -> None:
     """Rotates pairs (a, b) of the first `dims` numbers of each head by the angle of the row's position:
-    a·cos - b·sin, b·cos + a·sin.  Pairs are neighbours (interleaved) or dims/2 apart (half); the rest is copied."""
-    x, out, heads, head_dim, dims, table = k.params(6)
-    half = dims >> 1
+    a·cos - b·sin, b·cos + a·sin.  Pairs are neighbours (interleaved) or dims/2 apart (half); the rest is copied.
+    Row p of `table` is cos[dims/2], then sin[dims/2]."""
+    p, half = k.p, k.p.dims >> 1
     with k.range(k.u0, k.u1) as r:
-        cos = table + k.row(r, R.POS) * dims * 4
+        cos = p.table + k.row(r, R.POS) * p.dims * 4
         sin = cos + half * 4
-        with k.range(r * heads, (r + 1) * heads) as h:
-            a, o = x + h * head_dim * 4, out + h * head_dim * 4
+        with k.range(0, p.heads) as h:
+            a, o = p.x + (r * p.x_step + h * p.x_head) * 4, p.out + (r * p.heads + h) * p.head_dim * 4
 
             def neighbours(at: Value, lanes: Value | None) -> None:
                 n = None if lanes is None else (lanes + 1) >> 1
-                c, s = (k.load(vec(F32, 4), p + (at >> 1), n).shuffle([0, 0, 1, 1, 2, 2, 3, 3]) for p in (cos, sin))
+                c, s = (k.load(vec(F32, 4), t + (at >> 1), n).shuffle([0, 0, 1, 1, 2, 2, 3, 3]) for t in (cos, sin))
                 v = k.load(F8, a + at, lanes)
                 sign = k.const(F8, [-1.0, 1.0] * 4)
                 k.store(k.fma(v, c, v.shuffle([1, 0, 3, 2, 5, 4, 7, 6]) * (s * sign)), o + at, lanes)
@@ -115,38 +138,54 @@ def rope(k: Emitter, pairing: str) -> None:
                 k.store(k.fma(first, c, second * (s * -1.0)), o + at, lanes)
                 k.store(k.fma(second, c, first * s), o + half * 4 + at, lanes)
 
-            each(k, k.int(0), *((dims, neighbours) if pairing == "interleaved" else (half, halves)))
-            each(k, dims, head_dim, lambda at, lanes: k.store(k.load(F8, a + at, lanes), o + at, lanes))
+            each(k, k.int(0), *((p.dims, neighbours) if pairing == "interleaved" else (half, halves)))
+            each(k, p.dims, p.head_dim, lambda at, lanes: k.store(k.load(F8, a + at, lanes), o + at, lanes))
 
 
-@kernel("kv_append", ("f16", "f32"))
-def kv_append(k: Emitter, dtype: str) -> None:
-    """Writes each row's keys and values at its position of its cache.  k_dim and v_dim are multiples of 8."""
-    key, value, heads, k_dim, v_dim, k_offset, v_offset = k.params(7)
-    size = 2 if dtype == "f16" else 4
+@kernel("concat", rule="rows", params="x x_step x_head x_cols y y_step y_head y_cols out heads")
+def concat(k: Emitter) -> None:
+    """out = per head x_cols numbers of x, then y_cols numbers of y."""
+    p = k.p
     with k.range(k.u0, k.u1) as r:
-        position, base, stride = (k.row(r, field) for field in (R.POS, R.KV, R.STRIDE))
-        for x, dim, offset in ((key, k_dim, k_offset), (value, v_dim, v_offset)):
-            with k.range(0, heads) as h:
-                to = base + (stride * (offset + h * dim) + position * dim) * size
+        with k.range(0, p.heads) as h:
+            to = p.out + (r * p.heads + h) * (p.x_cols + p.y_cols) * 4
+            copy(k, p.x + (r * p.x_step + h * p.x_head) * 4, to, p.x_cols)
+            copy(k, p.y + (r * p.y_step + h * p.y_head) * 4, to + p.x_cols * 4, p.y_cols)
+
+
+@kernel(
+    "kv_append",
+    ("f16", "f32"),
+    rule="rows",
+    params="key key_step value value_step heads k_dim v_dim k_offset v_offset area",
+)
+def kv_append(k: Emitter, dtype: str) -> None:
+    """Writes each row's keys and values at its position of its stream's planes.  k_dim and v_dim are multiples of 8,
+    v_dim is 0 where values are a part of the keys."""
+    p, size = k.p, 2 if dtype == "f16" else 4
+    with k.range(k.u0, k.u1) as r:
+        base, stride = k.area(k.stream(k.row(r, R.STREAM)), p.area)
+        position = k.row(r, R.POS) % stride
+        sides = ((p.key, p.key_step, p.k_dim, p.k_offset), (p.value, p.value_step, p.v_dim, p.v_offset))
+        for x, step, dim, offset in sides:
+            with k.range(0, p.heads) as h:
+                source, to = x + (r * step + h * dim) * 4, base + (stride * (offset + h * dim) + position * dim) * size
                 with k.range(0, dim, 8) as j:
-                    v = k.load(F8, x + ((r * heads + h) * dim + j) * 4)
+                    v = k.load(F8, source + j * 4)
                     k.store(k.isa.to_half(k, v) if dtype == "f16" else v, to + j * size)
 
 
-@kernel("gather_rows")
+@kernel("gather_rows", rule="rows", params="x x_step out cols")
 def gather_rows(k: Emitter) -> None:
-    """out[i] = x[OUTROWS[i]]"""
-    x, cols, out = k.params(3)
-    chosen = k.word(k.job, R.OUTROWS)
+    """out[i] = x[OUT_ROWS[i]]"""
+    chosen = k.word(k.job, R.OUT_ROWS)
     with k.range(k.u0, k.u1) as i:
-        source, to = x + k.load(I64, chosen + i * 8) * cols * 4, out + i * cols * 4
-        each(k, k.int(0), cols, lambda at, n: k.store(k.load(F8, source + at, n), to + at, n))
+        source = k.p.x + k.load(I64, chosen + i * 8) * k.p.x_step * 4
+        copy(k, source, k.p.out + i * k.p.cols * 4, k.p.cols)
 
 
-@kernel("test", ("noop", "add_one"))
+@kernel("test", ("noop", "add_one"), rule="columns", params="x x_step out cols")
 def test(k: Emitter, what: str) -> None:
     """For tests of the interpreter: nothing at all, or out = x + 1."""
     if what == "add_one":
-        x, out, cols = k.params(3)
-        columns(k, cols, lambda at, n: k.store(k.load(F8, x + at, n) + 1.0, out + at, n))
+        columns(k, [(k.p.x, k.p.x_step)], lambda x: x + 1.0)

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from fucina.kernels.compile import cached_here
+from .compile import cached_here
 
 LINK, LENGTH, SAMPLE, TOKEN, TARGET, MORE = range(6)
 # Words of `counts`

@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from fucina.errors import InvalidLogits, InvalidOption
-from fucina.kernels.compile import cached_here
+from ..errors import InvalidLogits, InvalidOption
+from .compile import cached_here
 
 BLOCK = 128  # logits that are compared together with the worst of the best
 

@@ -7,6 +7,7 @@ added 1 to every norm weight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -26,11 +27,10 @@ _LAYERS_27B = 62  # the one size whose queries are scaled by the model width
 class Config(family.Config):
     """Sizes of a model of this family.
 
-    window : positions that a local layer sees.  period : the last of so many layers is global; 0: none is.
+    windows : positions that each layer sees, 0 for all of them.
     """
 
-    window: int
-    period: int
+    windows: tuple[int, ...]
     rope_local: RopeSpec
     scale: float
 
@@ -39,20 +39,24 @@ class Config(family.Config):
         """Read them from a file."""
         sizes = common_sizes(keys, find)
         rope = read_rope(keys, head_dim(keys), "half")
+        window = keys.count("attention.sliding_window", 1, MAX_CONTEXT)
         by_width = sizes["n_layers"] == _LAYERS_27B
         return cls(
             **sizes,
-            window=keys.count("attention.sliding_window", 1, MAX_CONTEXT),
-            period=keys.count("attention.sliding_window_pattern", 0, MAX_LAYERS, default=6),
+            windows=tuple(window if local else 0 for local in _local(keys, sizes["n_layers"])),
             rope=rope,
             rope_local=RopeSpec(rope.dims, rope_base(keys, "rope.freq_base_swa"), rope.pairing),
             scale=1 / sqrt(sizes["dim"] / sizes["heads"] if by_width else sizes["head_dim"]),
         )
 
-    def window_of(self, layer: int) -> int:
-        """Positions that a layer sees, 0 for all of them."""
-        is_global = self.period and (layer + 1) % self.period == 0
-        return 0 if is_global else self.window
+
+def _local(keys: Keys, n_layers: int) -> Sequence[bool]:
+    """Which layers see only a window: a flag per layer, or a period whose last layer sees everything (0: none does)."""
+    key = "attention.sliding_window_pattern"
+    if (flags := keys.flags(key, n_layers)) is not None:
+        return flags
+    period = keys.count(key, 0, MAX_LAYERS, default=6)
+    return [period == 0 or (i + 1) % period != 0 for i in range(n_layers)]
 
 
 @table
@@ -69,7 +73,7 @@ def forward(ops: Ops[T], c: Config, w: Weights) -> T:
     """One pass over m rows; returns logits [rows asked for, vocab]."""
     x = ops.embed(w.embedding, scale=sqrt(c.dim))  # [m, dim]
     for i, layer in enumerate(w.layers):
-        look = AttentionSpec(c.heads, c.scale, c.window_of(i))
+        look = AttentionSpec(c.heads, c.scale, c.windows[i])
         rope = c.rope_local if look.window else c.rope
         h = ops.rms_norm(x, layer.attn_norm, c.eps)
         q = ops.rms_norm(ops.linear(h, layer.q), layer.q_norm, c.eps, heads=c.heads)  # [m, heads * head_dim]
@@ -89,5 +93,5 @@ FAMILY = Family(
     Config,
     forward,
     layers=lambda c: [Layer] * c.n_layers,
-    parts=lambda c: [Kv(c.kv_heads, c.head_dim, c.head_dim, c.window_of(i)) for i in range(c.n_layers)],
+    parts=lambda c: [Kv(c.kv_heads, c.head_dim, c.head_dim, window) for window in c.windows],
 )

@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from ..errors import ModelError
 from ..gguf import Metadata
 
@@ -65,9 +67,17 @@ class Keys:
         return self._name(key) in self._metadata
 
     def count(self, key: str, low: int, high: int, default: Any = REQUIRED) -> int:
-        """An integer in [low, high]."""
+        """An integer in [low, high].  One value per layer is accepted where all are equal."""
         name = self._name(key)
-        value = self._metadata.int(name, **_default(default))
+        if isinstance(self._metadata.get(name), np.ndarray):
+            values = np.unique(self._metadata.ints(name))
+            if len(values) != 1:
+                raise ModelError(
+                    f"{name} is {_shown(values)}, different per layer; implemented: one value for all layers"
+                )
+            value = int(values[0])
+        else:
+            value = self._metadata.int(name, **_default(default))
         if not low <= value <= high:
             raise ModelError(f"{name} is {value}, expected {low}" + (f" to {high}" if high > low else ""))
         return value
@@ -79,6 +89,16 @@ class Keys:
         if not (isfinite(value) and low <= value <= high):
             raise ModelError(f"{name} is {value}, expected {low:g} to {high:g}")
         return value
+
+    def flags(self, key: str, n: int) -> list[bool] | None:
+        """One boolean per layer, or None where the file holds something else or nothing."""
+        name = self._name(key)
+        value = self._metadata.get(name)
+        if not isinstance(value, np.ndarray) or value.dtype != np.bool_:
+            return None
+        if len(value) != n:
+            raise ModelError(f"{name} holds {len(value)} values, expected one for each of {n} layers")
+        return value.tolist()
 
     def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:
         """One of the texts that are implemented."""
@@ -102,6 +122,10 @@ class Keys:
             value, off = self._metadata[name], SWITCHED_OFF[key]
             if not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(off, bool) or value != off:
                 raise ModelError(f"{name} is {self._metadata.describe(name)}; implemented: {off}")
+
+
+def _shown(values: np.ndarray) -> str:
+    return ", ".join(map(str, values[:8])) + (" …" if len(values) > 8 else "")
 
 
 def _default(value: Any) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def tiny_gemma3(seed: int = 1, vocab: int = 77) -> LoadedFamily:
     """Seven layers, so that one of them sees everything and the others a window of 70 positions."""
     config = gemma3.Config(
         n_layers=7, dim=64, ffn_dim=96, heads=4, kv_heads=1, head_dim=32, vocab_size=vocab, context_length=512,
-        eps=1e-6, window=70, period=6, rope=RopeSpec(32, 1e6, "half"), rope_local=RopeSpec(32, 1e4, "half"), scale=32**-0.5,
+        eps=1e-6, windows=(70,) * 5 + (0, 70), rope=RopeSpec(32, 1e6, "half"), rope_local=RopeSpec(32, 1e4, "half"),
+        scale=32**-0.5,
     )  # fmt: skip
     formats = dict(q="Q5_0", k="Q5_0", v="Q8_0", attn_output="Q8_0", gate="BF16", up="Q5_0", down="Q5_0", output="F32")
     return filled(gemma3.FAMILY, config, lambda name, layer: formats[name], seed)

@@ -1,10 +1,10 @@
 """The fast interpreter of the op vocabulary.
 
     forward(ops, config, weights)          a family, written once
-        │   recorder.py, learner.py        each op becomes one or two kernel calls over symbolic tensors
+        │   recorder.py, recording.py      each op becomes a few kernel calls over symbolic tensors
         ▼
     records ─ schedule.py ─> chains ─> steps        what runs back to back, side by side, one after the other
-        │   buffers.py, build.py           memory and tables
+        │   buffers.py, program.py         memory and tables
         ▼
     program ── team.py, planner.py, loop.py ──> a pass: plan the chunks, publish, take part, done
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .memory import aligned
+from ...kernels.memory import aligned
 from .schedule import Value
 
 _STAGGER = 320  # bytes between buffers, so that their first rows do not share the same few cache sets

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...kernels.record import ATTENTION, COLS, HOST, ROWS
 from .schedule import Chain, Record, Schedule
+from .spaces import PASS
 
 
 def summary(schedule: Schedule) -> dict[str, int]:
@@ -26,8 +25,8 @@ def _is_shared(chain: Chain) -> bool:
     return chain.partition.rule == COLS and any(r.kernel.startswith("linear") for r in chain.records)
 
 
-def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
-    """One line a record, grouped in chains (|) and steps (numbered)."""
+def explain(schedule: Schedule, threads: int) -> str:
+    """One line per record, grouped in chains (|) and steps (numbered)."""
     count = summary(schedule)
     lines = [
         f"native interpreter: {count['records']} records in {count['chains']} chains in {count['steps']} steps",
@@ -35,7 +34,7 @@ def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
         "",
         "Chains of a step are independent.  Records of a chain run back to back on the units that a thread claims.",
         "",
-        "step  units                    kernel                     cost a unit  reads -> writes",
+        "step  units                    kernel                     cost/unit    reads -> writes",
     ]
     for index, step in enumerate(schedule.steps):
         for chain in step:
@@ -48,14 +47,14 @@ def explain(schedule: Schedule, threads: int, names: Sequence[str] = ()) -> str:
 
 
 def _units(chain: Chain) -> str:
-    rows = "out row" if chain.partition.sel else "row"
+    space = chain.partition.space
     if chain.partition.rule == HOST:
         return "Python"
     if chain.partition.rule == COLS:
-        return f"{chain.units} x {chain.unit} columns" + (" (out)" if chain.partition.sel else "")
+        return f"{chain.units} x {chain.unit} columns" + ("" if space == PASS else f" ({space.name}s)")
     if chain.partition.rule == ROWS:
-        return f"{rows}s" if chain.units == 1 else f"{rows}s x {chain.units}"
-    return f"{rows}s x {chain.units} kv heads"
+        return f"{space.name}s" if chain.units == 1 else f"{space.name}s x {chain.units}"
+    return f"{space.name}s x {chain.units} kv heads"
 
 
 def _flow(record: Record) -> str:

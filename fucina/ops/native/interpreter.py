@@ -7,25 +7,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...cache.parts import Layout
 from ...errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
-from ...kernels import attention as attention_kernels
+from ...kernels import record as R
 from ...kernels.compile import address
-from ...kernels.record import CHUNK, KV, MAX_ROWS, POS, ROW_WORDS, STRIDE, TOK
+from ...kernels.memory import aligned
+from ..override import Overrides
 from ..rows import RowBatch
-from .build import build
-from .compiled import compiled
+from ..vocabulary import Family
 from .cores import default_threads
 from .explain import explain, summary
 from .layout import MAX_THREADS
-from .learner import LearnerRecorder
-from .memory import aligned
+from .loop import compiled
 from .planner import MAX_SPLIT
+from .program import build
+from .recorder import Recorder
 from .schedule import Schedule, Value
-from .sources import WeightStore
-from .team import Team
+from .spaces import OUTPUT
+from .team import Team, TeamOptions
+from .weights import WeightStore
 
 
-class Recording(NamedTuple):
+class Recorded(NamedTuple):
     """A forward, recorded."""
 
     team: Team
@@ -38,87 +41,94 @@ class Native:
 
     Parameters
     ----------
-    forward, config, weights : of the family (see `fucina.models`).
+    family : what to run (see `fucina.models`).
     threads : threads of a pass; None takes the physical cores that the process may use.
-    context : positions that a cache may hold.
+    context : positions that a state may hold.
     cache_dtype : "f16" or "f32".
-    options : of the team, for tests (`target_ns`, `tiny_ns`, `spin_seconds`, `hook`).
+    options : of the team, for tests; see `team.TeamOptions`.
     """
 
     name = "native"
+    activations = "q8"
 
     def __init__(
         self,
-        forward: Callable[..., Any],
-        config: Any,
-        weights: Any,
+        family: Family,
         *,
         threads: int | None = None,
         context: int,
         cache_dtype: str = "f16",
         **options: Any,
     ) -> None:
-        self._forward, self._config, self._weights = forward, config, weights
         self.threads = default_threads() if threads is None else threads
         if not 1 <= self.threads <= MAX_THREADS:
             raise InvalidOption(f"threads must be 1 to {MAX_THREADS}, got {self.threads}")
+        self._family, self._layout = family, Layout(family.parts, R.MAX_ROWS)
         self._context, self._dtype, self._options = context, cache_dtype, options
         self._store = WeightStore(context, self.threads)
-        self._overrides: list[tuple[str, Callable[..., np.ndarray]]] = []
+        self._overrides = Overrides()
         self._closed = False
-        # one entry a row: token, position, cache, its stride
-        self._rows = aligned(MAX_ROWS * ROW_WORDS * 8).view(np.int64).reshape(MAX_ROWS, ROW_WORDS)
-        self._out_rows = aligned(MAX_ROWS * 8).view(np.int64)
-        self._rows_at, self._out_rows_at = self._rows.ctypes.data, self._out_rows.ctypes.data
+        self._rows = aligned(R.MAX_ROWS * R.ROW_BYTES).view(np.int64).reshape(R.MAX_ROWS, R.ROW_WORDS)
+        self._streams = aligned(R.MAX_ROWS * R.STREAM_BYTES).view(np.int64).reshape(R.MAX_ROWS, R.STREAM_WORDS)
+        self._out_rows = aligned(R.MAX_ROWS * 8).view(np.int64)
+        self._job = {
+            R.ROW_TABLE: self._rows.ctypes.data,
+            R.STREAM_TABLE: self._streams.ctypes.data,
+            R.OUT_ROWS: self._out_rows.ctypes.data,
+        }
         compiled()
         self._plain = self._current = self._record()
 
-    def _record(self) -> Recording:
+    def _record(self) -> Recorded:
         """Run the forward over symbolic tensors, and make a team for what it leaves behind."""
-        recorder = LearnerRecorder(self._store, self._config.cache_geometry(), self._dtype, dict(self._overrides))
-        logits: Value = self._forward(recorder, self._config, self._weights)
-        if not isinstance(logits, Value) or not logits.sel:
-            raise ModelError("the forward must return the logits of the rows behind output_rows")
-        kv_heads = max((heads for heads, *_ in recorder.attentions), default=1)
-        program = build(recorder.schedule, recorder.values, address, logits, kv_heads)
-        scratch, part = 64, 64
-        for _, group, k_dim, v_dim in recorder.attentions:
-            scratch = max(scratch, attention_kernels.scratch_bytes(group, k_dim, v_dim))
-            part = max(part, attention_kernels.part_bytes(group, v_dim))
-        chunks = -(-self._context // CHUNK)
-        team = Team(program, self.threads, scratch, MAX_SPLIT * chunks * part, **self._options)
-        return Recording(team, recorder.schedule, logits.cols)
+        recorder = Recorder(self._store, self._layout, self._dtype, self._overrides)
+        logits: Value = self._family.forward(recorder, self._family.config, self._family.weights)
+        if not isinstance(logits, Value) or logits.space != OUTPUT or logits.base is not None:
+            raise ModelError("the forward must return the logits of the rows of output_rows")
+        program = build(recorder.schedule, recorder.values, address, logits)
+        part_bytes = MAX_SPLIT * -(-self._context // R.CHUNK) * recorder.part
+        options = TeamOptions(scratch_bytes=recorder.scratch, part_bytes=part_bytes, **self._options)
+        return Recorded(Team(program, self.threads, options), recorder.schedule, logits.cols)
 
     def run(self, batch: RowBatch) -> np.ndarray:
-        """Logits, float32 [len(batch.out_rows), vocab], a new array.  Writes K/V rows; moves no cache's `len`.
+        """Logits, float32 [len(batch.out_rows), vocab], a new array.  Writes to the states; moves no state's `len`.
 
-        One pass at a time: the caller holds the model's lock.
+        One pass at a time: the caller holds the engine's lock.
         """
         if self._closed:
             raise EngineClosed("this model was closed; load it again")
-        recording = self._current
-        m, n_out, rows, caches = len(batch.tokens), len(batch.out_rows), self._rows, batch.caches
-        rows[:m, TOK] = batch.tokens
-        rows[:m, POS] = batch.positions
-        if len(caches) == 1:
-            rows[:m, KV] = caches[0].address
-            rows[:m, STRIDE] = caches[0].stride
+        current = self._current
+        m, n_out = len(batch.tokens), len(batch.out_rows)
+        self._fill_tables(batch)
+        out = aligned(n_out * current.vocab * 4, zero=False, alignment=64).view(np.float32)
+        current.team.program.direct(out.ctypes.data)  # the kernels write the logits where the caller will read them
+        words = {**self._job, R.M: m, R.N_OUT: n_out, R.N_STREAMS: len(batch.states)}
+        current.team.run(words, batch)
+        return out.reshape(n_out, current.vocab)
+
+    def _fill_tables(self, batch: RowBatch) -> None:
+        """Rows, streams and rows that want logits; tables of RoPE as far as this pass needs them."""
+        m, n, rows, streams = len(batch.tokens), len(batch.states), self._rows, self._streams
+        rows[:m, R.TOK] = batch.tokens
+        rows[:m, R.POS] = batch.positions
+        rows[:m, R.STREAM] = batch.stream
+        if n == 1:
+            streams[0, R.STREAM_FIRST], streams[0, R.STREAM_ROWS] = 0, m
         else:
-            rows[:m, KV] = np.array([c.address for c in caches], np.int64)[batch.stream]
-            rows[:m, STRIDE] = np.array([c.stride for c in caches], np.int64)[batch.stream]
-        self._out_rows[:n_out] = batch.out_rows
-        needed = 1 + int(rows[0, POS] if m == 1 else rows[:m, POS].max())
+            streams[batch.stream[::-1], R.STREAM_FIRST] = np.arange(m - 1, -1, -1)  # the first row is written last
+            streams[:n, R.STREAM_ROWS] = np.bincount(batch.stream, minlength=n)
+        for i, state in enumerate(batch.states):
+            words = state.words()
+            streams[i, R.STREAM_STATE : R.STREAM_STATE + len(words)] = words
+        self._out_rows[: len(batch.out_rows)] = batch.out_rows
+        needed = 1 + int(rows[0, R.POS] if m == 1 else rows[:m, R.POS].max())
         if needed > self._store.rope_filled:
             if needed > self._context:
                 raise KvCacheOverflow(f"position {needed - 1} is outside the context of {self._context}")
             self._store.fill_rope(needed)
-        out = aligned(n_out * recording.vocab * 4, zero=False, alignment=64).view(np.float32)
-        recording.team.program.direct(out.ctypes.data)  # the kernels write the logits where the caller will read them
-        recording.team.run(m, self._rows_at, n_out, self._out_rows_at, batch)
-        return out.reshape(n_out, recording.vocab)
 
     def explain(self) -> str:
-        """The recorded stages: kernels, units, costs, what they read and write."""
+        """The recorded stages, readable."""
         return explain(self._current.schedule, self.threads)
 
     def summary(self) -> dict[str, int]:
@@ -127,27 +137,26 @@ class Native:
 
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
         """Let a function take the place of an op; returns what undoes it.  The forward is recorded anew."""
-        mine = (op, function)
-        self._replace([*self._overrides, mine])
-
-        def restore() -> None:
-            self._replace([o for o in self._overrides if o is not mine])
-
-        return restore
-
-    def _replace(self, overrides: list[tuple[str, Callable[..., np.ndarray]]]) -> None:
-        before, self._overrides = self._overrides, overrides
-        old = self._current
+        restore = self._overrides.add(op, function)
         try:
-            self._current = self._record() if overrides else self._plain
+            self._record_again()
         except BaseException:
-            self._overrides = before
+            restore()
             raise
+
+        def undo() -> None:
+            restore()
+            self._record_again()
+
+        return undo
+
+    def _record_again(self) -> None:
+        old, self._current = self._current, self._record() if self._overrides else self._plain
         if old is not self._plain:
             old.team.close()
 
     def close(self) -> None:
         """End the threads and let go of the weights."""
         self._closed = True
-        for recording in {id(r): r for r in (self._plain, self._current)}.values():
-            recording.team.close()
+        for recorded in {id(r): r for r in (self._plain, self._current)}.values():
+            recorded.team.close()

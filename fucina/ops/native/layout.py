@@ -12,22 +12,22 @@ LINE = 64
 PAIR = 128  # adjacent lines are fetched together: words that two threads hammer are kept this far apart
 
 # --- static tables ----------------------------------------------------------------------------------------------
-CHAIN_BYTES = 16  # first record, index behind the last
-STEP_BYTES = 16  # first chain, index behind the last
+CHAIN_BYTES = 16  # first record, index after the last
+STEP_BYTES = 16  # first chain, index after the last
 
 # --- bank -------------------------------------------------------------------------------------------------------
 B_PROGRESS = 128  # first step that is not complete
 B_INSIDE = 256  # workers that may still look at this bank
-B_PLAN = 384  # one entry a chain: chunks, units, index of its first chunk in the step, -
+B_PLAN = 384  # one entry per chain: chunks, units, index of its first chunk in the step, -
 PLAN_BYTES = 32
-# then one word a step: chunks (1: whoever comes first runs the whole step)
-# then two counters a step, PAIR apart: chunks claimed, chunks done
+# then one word per step: chunks (1: whoever comes first runs the whole step)
+# then two counters per step, PAIR apart: chunks claimed, chunks done
 COUNTER_BYTES = 2 * PAIR
 C_CLAIM, C_DONE = 0, PAIR
 
 # --- control block ----------------------------------------------------------------------------------------------
 EPOCH = 0  # counts publications; workers follow it
-SLOTS = PAIR  # four of (bank, first step, index behind the last), used in turn
+SLOTS = PAIR  # four of (bank, first step, index after the last), used in turn
 SLOT_BYTES = LINE
 N_SLOTS = 4
 FIXED = SLOTS + N_SLOTS * SLOT_BYTES  # words below never change while threads run
@@ -36,20 +36,19 @@ FIXED = SLOTS + N_SLOTS * SLOT_BYTES  # words below never change while threads r
     F_CHAINS,  # address of the chains
     F_STEPS,  # address of the steps
     F_N_STEPS,
-    F_TOTALS,  # offset in a bank of the chunks a step
+    F_TOTALS,  # offset in a bank of the chunks per step
     F_COUNTERS,  # offset in a bank of the counters
     F_THREADS,
     F_SPIN,  # pauses before a worker without work goes to sleep
     F_TARGET,  # nanoseconds of a chunk
     F_TINY,  # steps below this many nanoseconds are one chunk
-    F_KV_HEADS,  # most key heads of any attention
     F_YIELD,  # addresses of C functions
     F_ACQUIRE,
     F_RELEASE,
     F_HOOK,  # 0, or a function called at every delicate point (tests of the protocol)
     F_HOOK_DATA,  # its first argument
-) = range(FIXED, FIXED + 16 * 8, 8)
-WORKERS = FIXED + 2 * PAIR  # one entry a thread
+) = range(FIXED, FIXED + 15 * 8, 8)
+WORKERS = FIXED + 2 * PAIR  # one entry per thread
 WORKER_BYTES = PAIR
 W_PARKED = 0  # 1 while its thread sleeps, or is about to
 W_LOCK = 64  # the lock that it sleeps on
@@ -62,7 +61,7 @@ def control_bytes(threads: int) -> int:
 
 
 def totals_offset(chains: int) -> int:
-    """Where the chunks a step lie in a bank."""
+    """Where the chunks per step lie in a bank."""
     return -(-(B_PLAN + chains * PLAN_BYTES) // PAIR) * PAIR
 
 

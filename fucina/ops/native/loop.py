@@ -21,7 +21,16 @@ call that no Python exception can interrupt halfway.
 
 from __future__ import annotations
 
-from ...kernels.record import FN, WORDS
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from numba import njit, types
+
+from ...kernels import record as R
+from ...kernels.compile import cached_here
+from . import layout as L
+from . import planner
 from .atomics import (
     atomic_add,
     atomic_exchange,
@@ -33,39 +42,8 @@ from .atomics import (
     load,
     pause,
 )
-from .layout import (
-    B_INSIDE,
-    B_PLAN,
-    B_PROGRESS,
-    C_CLAIM,
-    C_DONE,
-    CHAIN_BYTES,
-    COUNTER_BYTES,
-    EPOCH,
-    F_ACQUIRE,
-    F_CHAINS,
-    F_COUNTERS,
-    F_HOOK,
-    F_HOOK_DATA,
-    F_RECORDS,
-    F_RELEASE,
-    F_SPIN,
-    F_STEPS,
-    F_THREADS,
-    F_TOTALS,
-    F_YIELD,
-    N_SLOTS,
-    PLAN_BYTES,
-    SLOT_BYTES,
-    SLOTS,
-    STEP_BYTES,
-    W_LOCK,
-    W_PARKED,
-    WORKER_BYTES,
-    WORKERS,
-)
 
-RECORD_BYTES = WORDS * 8
+RECORD_BYTES = R.WORDS * 8
 PATIENCE = 3000  # pauses while waiting for a step, before time slices are given away
 
 # delicate points, where a test's hook may delay a thread
@@ -85,6 +63,169 @@ PATIENCE = 3000  # pauses while waiting for a step, before time slices are given
     AT_STEP,
 ) = range(13)
 
+part = njit(nogil=True, boundscheck=False, error_model="numpy", forceinline=True)  # a part of `take_part`
+
+
+@part
+def at(ctl, point, bank, step, tid):
+    """Tell the test's hook, if there is one."""
+    hook = load(ctl + L.F_HOOK)
+    if hook != 0:
+        call_kernel(hook, load(ctl + L.F_HOOK_DATA), point, bank, step, tid)
+
+
+@part
+def publish(ctl, bank, step, end):
+    """Open steps [step, end) of a bank to the workers, and wake those that sleep.  Bank 0 tells them to end."""
+    threads = load(ctl + L.F_THREADS)
+    if threads > 1:
+        epoch = atomic_load(ctl + L.EPOCH) + 1
+        slot = ctl + L.SLOTS + epoch % L.N_SLOTS * L.SLOT_BYTES
+        atomic_exchange(slot, bank)
+        atomic_exchange(slot + 8, step)
+        atomic_exchange(slot + 16, end)
+        at(ctl, AT_PUBLISH, bank, step, 0)
+        atomic_exchange(ctl + L.EPOCH, epoch)
+        at(ctl, AT_PUBLISHED, bank, step, 0)
+        for t in range(1, threads):
+            worker = ctl + L.WORKERS + t * L.WORKER_BYTES
+            if atomic_load(worker + L.W_PARKED) == 1 and atomic_exchange(worker + L.W_PARKED, 0) == 1:
+                at(ctl, AT_WAKE, bank, step, 0)
+                call_release(load(ctl + L.F_RELEASE), load(worker + L.W_LOCK))
+
+
+@part
+def rest(ctl, tid, seen):
+    """Sleep until an epoch after `seen` is published (or return early, which does no harm)."""
+    me = ctl + L.WORKERS + tid * L.WORKER_BYTES
+    at(ctl, AT_PARK, 0, 0, tid)
+    atomic_exchange(me + L.W_PARKED, 1)
+    at(ctl, AT_PARKED, 0, 0, tid)
+    if atomic_load(ctl + L.EPOCH) != seen and atomic_exchange(me + L.W_PARKED, 0) == 1:
+        return  # nobody will release the lock: the flag came down here
+    call_acquire(load(ctl + L.F_ACQUIRE), load(me + L.W_LOCK))
+
+
+@part
+def run_chain(ctl, bank, chain, u0, u1, tid):
+    """Every record of a chain on the units u0 … u1-1."""
+    records = load(ctl + L.F_RECORDS)
+    entry = load(ctl + L.F_CHAINS) + chain * L.CHAIN_BYTES
+    record = records + load(entry) * RECORD_BYTES
+    stop = records + load(entry + 8) * RECORD_BYTES
+    while record < stop:
+        call_kernel(load(record + R.FN * 8), record, bank, u0, u1, tid)
+        record += RECORD_BYTES
+
+
+@part
+def run_chunk(ctl, bank, step, chunk, tid):
+    """One chunk of a step: a part of the units of one of its chains."""
+    chain = load(load(ctl + L.F_STEPS) + step * L.STEP_BYTES)
+    plan = bank + L.B_PLAN + chain * L.PLAN_BYTES
+    while chunk >= load(plan + 16) + load(plan):
+        chain += 1
+        plan += L.PLAN_BYTES
+    n = load(plan)
+    units = load(plan + 8)
+    chunk -= load(plan + 16)
+    run_chain(ctl, bank, chain, units * chunk // n, units * (chunk + 1) // n, tid)
+
+
+@part
+def run_whole(ctl, bank, step, tid):
+    """A step of one chunk: all units of all its chains."""
+    entry = load(ctl + L.F_STEPS) + step * L.STEP_BYTES
+    for chain in range(load(entry), load(entry + 8)):
+        units = load(bank + L.B_PLAN + chain * L.PLAN_BYTES + 8)
+        if units > 0:
+            run_chain(ctl, bank, chain, 0, units, tid)
+
+
+@part
+def wait(ctl, bank, step):
+    """Wait until a step is complete; the first step that is not."""
+    waited = 0
+    progress = atomic_load(bank + L.B_PROGRESS)
+    while progress <= step:
+        waited += 1
+        if waited < PATIENCE:
+            pause()
+        else:
+            call_yield(load(ctl + L.F_YIELD))
+        progress = atomic_load(bank + L.B_PROGRESS)
+    return progress
+
+
+@part
+def run(ctl, bank, step, end, tid):
+    """Take part in steps [step, end) of a bank, until they are complete."""
+    totals = bank + load(ctl + L.F_TOTALS)
+    counters = bank + load(ctl + L.F_COUNTERS)
+    while step < end:
+        at(ctl, AT_STEP, bank, step, tid)
+        total = load(totals + step * 8)
+        counter = counters + step * L.COUNTER_BYTES
+        after = -1  # the step after which this thread must move `progress`, if it did the last chunk
+        while atomic_load(counter + L.C_CLAIM) < total:
+            chunk = atomic_add(counter + L.C_CLAIM, 1)
+            if chunk >= total:
+                break
+            at(ctl, AT_CLAIMED, bank, step, tid)
+            if total == 1:
+                after = step  # run below, with the one-chunk steps after it
+                break
+            run_chunk(ctl, bank, step, chunk, tid)
+            at(ctl, AT_CHUNK_DONE, bank, step, tid)
+            if atomic_add(counter + L.C_DONE, 1) == total - 1:
+                after = step + 1
+                break
+        if after >= 0:
+            at(ctl, AT_LAST_DONE, bank, step, tid)
+            while after < end and load(totals + after * 8) == 1:
+                run_whole(ctl, bank, after, tid)
+                after += 1
+            atomic_exchange(bank + L.B_PROGRESS, after)
+            step = after
+        else:
+            step = wait(ctl, bank, step)
+
+
+@part
+def follow(ctl, tid):
+    """A worker's life: follow the epochs until told to end."""
+    spin = load(ctl + L.F_SPIN)
+    seen = 0
+    idle = 0
+    while True:
+        epoch = atomic_load(ctl + L.EPOCH)
+        if epoch == seen:
+            idle += 1
+            if idle < spin:
+                pause()
+            else:
+                idle = 0
+                rest(ctl, tid, seen)
+            continue
+        seen = epoch
+        idle = 0
+        slot = ctl + L.SLOTS + epoch % L.N_SLOTS * L.SLOT_BYTES
+        bank = atomic_load(slot)
+        step = atomic_load(slot + 8)
+        end = atomic_load(slot + 16)
+        at(ctl, AT_SLOT_READ, bank, step, tid)
+        if atomic_load(ctl + L.EPOCH) != epoch:
+            continue
+        if bank == 0:
+            return
+        at(ctl, AT_ENTER, bank, step, tid)
+        atomic_add(bank + L.B_INSIDE, 1)
+        at(ctl, AT_ENTERED, bank, step, tid)
+        if atomic_load(ctl + L.EPOCH) == epoch:
+            run(ctl, bank, step, end, tid)
+            at(ctl, AT_LEAVE, bank, end, tid)
+        atomic_add(bank + L.B_INSIDE, -1)
+
 
 def take_part(ctl, tid, bank, step, end):
     """A thread's part in the team.
@@ -94,148 +235,31 @@ def take_part(ctl, tid, bank, step, end):
     tid > 0, a worker: follow the epochs until told to end.
     """
     if end < 0:
-        while end < 0:
+        for _ in range(-end):
             pause()
-            end += 1
-        return 0
-    records = load(ctl + F_RECORDS)
-    chains = load(ctl + F_CHAINS)
-    steps = load(ctl + F_STEPS)
-    spin = load(ctl + F_SPIN)
-    hook = load(ctl + F_HOOK)
-    data = load(ctl + F_HOOK_DATA)
-    me = ctl + WORKERS + tid * WORKER_BYTES
-    seen = 0
-    idle = 0
-    while True:
-        if tid == 0:
-            # --- publish ------------------------------------------------------------------------------------------
-            threads = load(ctl + F_THREADS)
-            if threads > 1:
-                epoch = atomic_load(ctl + EPOCH) + 1
-                slot = ctl + SLOTS + epoch % N_SLOTS * SLOT_BYTES
-                atomic_exchange(slot, bank)
-                atomic_exchange(slot + 8, step)
-                atomic_exchange(slot + 16, end)
-                if hook != 0:
-                    call_kernel(hook, data, AT_PUBLISH, bank, step, tid)
-                atomic_exchange(ctl + EPOCH, epoch)
-                if hook != 0:
-                    call_kernel(hook, data, AT_PUBLISHED, bank, step, tid)
-                for t in range(1, threads):
-                    worker = ctl + WORKERS + t * WORKER_BYTES
-                    if atomic_load(worker + W_PARKED) == 1 and atomic_exchange(worker + W_PARKED, 0) == 1:
-                        if hook != 0:
-                            call_kernel(hook, data, AT_WAKE, bank, step, tid)
-                        call_release(load(ctl + F_RELEASE), load(worker + W_LOCK))
-            if bank == 0:
-                return 0
-        else:
-            # --- follow ---------------------------------------------------------------------------------------------
-            epoch = atomic_load(ctl + EPOCH)
-            if epoch == seen:
-                idle += 1
-                if idle < spin:
-                    pause()
-                    continue
-                idle = 0
-                if hook != 0:
-                    call_kernel(hook, data, AT_PARK, bank, step, tid)
-                atomic_exchange(me + W_PARKED, 1)
-                if hook != 0:
-                    call_kernel(hook, data, AT_PARKED, bank, step, tid)
-                if atomic_load(ctl + EPOCH) != seen and atomic_exchange(me + W_PARKED, 0) == 1:
-                    continue  # nobody will release the lock: the flag came down here
-                call_acquire(load(ctl + F_ACQUIRE), load(me + W_LOCK))
-                continue
-            seen = epoch
-            idle = 0
-            slot = ctl + SLOTS + epoch % N_SLOTS * SLOT_BYTES
-            bank = atomic_load(slot)
-            step = atomic_load(slot + 8)
-            end = atomic_load(slot + 16)
-            if hook != 0:
-                call_kernel(hook, data, AT_SLOT_READ, bank, step, tid)
-            if atomic_load(ctl + EPOCH) != epoch:
-                continue
-            if bank == 0:
-                return 0
-            if hook != 0:
-                call_kernel(hook, data, AT_ENTER, bank, step, tid)
-            atomic_add(bank + B_INSIDE, 1)
-            if hook != 0:
-                call_kernel(hook, data, AT_ENTERED, bank, step, tid)
-            if atomic_load(ctl + EPOCH) != epoch:
-                atomic_add(bank + B_INSIDE, -1)
-                continue
-        # --- run [step, end) of the bank ------------------------------------------------------------------------------
-        totals = bank + load(ctl + F_TOTALS)
-        counters = bank + load(ctl + F_COUNTERS)
-        while step < end:
-            if hook != 0:
-                call_kernel(hook, data, AT_STEP, bank, step, tid)
-            total = load(totals + step * 8)
-            counter = counters + step * COUNTER_BYTES
-            # the step after which this thread must move `progress`, if it did the last chunk
-            after = -1
-            while atomic_load(counter + C_CLAIM) < total:
-                chunk = atomic_add(counter + C_CLAIM, 1)
-                if chunk >= total:
-                    break
-                if hook != 0:
-                    call_kernel(hook, data, AT_CLAIMED, bank, step, tid)
-                if total == 1:
-                    after = step  # run below, with the one-chunk steps behind it
-                    break
-                chain = load(steps + step * STEP_BYTES)
-                plan = bank + B_PLAN + chain * PLAN_BYTES
-                while chunk >= load(plan + 16) + load(plan):
-                    chain += 1
-                    plan += PLAN_BYTES
-                n = load(plan)
-                units = load(plan + 8)
-                chunk -= load(plan + 16)
-                u0 = units * chunk // n
-                u1 = units * (chunk + 1) // n
-                record = records + load(chains + chain * CHAIN_BYTES) * RECORD_BYTES
-                stop = records + load(chains + chain * CHAIN_BYTES + 8) * RECORD_BYTES
-                while record < stop:
-                    call_kernel(load(record + FN * 8), record, bank, u0, u1, tid)
-                    record += RECORD_BYTES
-                if hook != 0:
-                    call_kernel(hook, data, AT_CHUNK_DONE, bank, step, tid)
-                if atomic_add(counter + C_DONE, 1) == total - 1:
-                    after = step + 1
-                    break
-            if after >= 0:
-                if hook != 0:
-                    call_kernel(hook, data, AT_LAST_DONE, bank, step, tid)
-                while after < end and load(totals + after * 8) == 1:
-                    last = load(steps + after * STEP_BYTES + 8)
-                    for chain in range(load(steps + after * STEP_BYTES), last):
-                        units = load(bank + B_PLAN + chain * PLAN_BYTES + 8)
-                        if units > 0:
-                            record = records + load(chains + chain * CHAIN_BYTES) * RECORD_BYTES
-                            stop = records + load(chains + chain * CHAIN_BYTES + 8) * RECORD_BYTES
-                            while record < stop:
-                                call_kernel(load(record + FN * 8), record, bank, 0, units, tid)
-                                record += RECORD_BYTES
-                    after += 1
-                atomic_exchange(bank + B_PROGRESS, after)
-                step = after
-            else:
-                waited = 0
-                progress = atomic_load(bank + B_PROGRESS)
-                while progress <= step:
-                    waited += 1
-                    if waited < PATIENCE:
-                        pause()
-                    else:
-                        call_yield(load(ctl + F_YIELD))
-                    progress = atomic_load(bank + B_PROGRESS)
-                step = progress
-        if tid == 0:
-            return 0
-        if hook != 0:
-            call_kernel(hook, data, AT_LEAVE, bank, step, tid)
-        atomic_add(bank + B_INSIDE, -1)
+    elif tid > 0:
+        follow(ctl, tid)
+    else:
+        publish(ctl, bank, step, end)
+        if bank != 0:
+            run(ctl, bank, step, end, tid)
+    return 0
+
+
+class Compiled(NamedTuple):
+    """make_plan(control, bank) -> 0; take_part(control, tid, bank, step, end) -> 0."""
+
+    make_plan: Callable[[int, int], int]
+    take_part: Callable[[int, int, int, int, int], int]
+
+
+@cache
+def compiled() -> Compiled:
+    """The team's compiled functions: compiled, or loaded from the cache, when the first native model is made."""
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "cache": True}
+    i = types.int64
+    with cached_here("make_plan"):
+        make_plan = njit(i(i, i), **options)(planner.make_plan)
+    with cached_here("take_part"):
+        compiled_part = njit(i(i, i, i, i, i), **options)(take_part)
+    return Compiled(make_plan, compiled_part)

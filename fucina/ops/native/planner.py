@@ -7,128 +7,96 @@ a step that is over in less than a synchronisation costs (`tiny`) stays whole.  
 
 from __future__ import annotations
 
-from ...kernels.record import (
-    ATTENTION,
-    CHUNK,
-    COLS,
-    COST,
-    NOUT,
-    NPART,
-    P0,
-    POS,
-    ROW_BYTES,
-    ROWS,
-    ROWTAB,
-    RULE,
-    SEL,
-    SPLIT,
-    UNITS,
-    WORDS,
-    M,
-)
+from ...kernels import record as R
+from ...kernels.catalogue import word
+from . import layout as L
 from .atomics import load, store
-from .layout import (
-    B_PLAN,
-    B_PROGRESS,
-    C_CLAIM,
-    C_DONE,
-    CHAIN_BYTES,
-    COUNTER_BYTES,
-    F_CHAINS,
-    F_COUNTERS,
-    F_KV_HEADS,
-    F_N_STEPS,
-    F_RECORDS,
-    F_STEPS,
-    F_TARGET,
-    F_THREADS,
-    F_TINY,
-    F_TOTALS,
-    PLAN_BYTES,
-    STEP_BYTES,
-)
 
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
-WINDOW = P0 + 5  # parameter of an attention record
-PER_THREAD = 8  # most chunks of a chain, a thread
-LONG_SPLIT = 4  # split attention is cut into chunks so many times as long: each streams one run of the cache
+WINDOW = word("attention", "window")
+PER_THREAD = 8  # chunks of a chain, at most, per thread
+LONG_SPLIT = 4  # chunks of split attention are so many times as long: each streams one run of the cache
 
 
 def make_plan(ctl, bank):
     """Write the plan of a pass into its bank: chunks and units of every chain, chunks of every step, counters at 0.
 
-    `bank` already holds the pass's M, NOUT and ROWTAB.  Returns the number of steps that need more than one thread.
+    `bank` already holds the pass's rows, streams and row table.  Returns 0.
     """
-    records = load(ctl + F_RECORDS)
-    chains = load(ctl + F_CHAINS)
-    steps = load(ctl + F_STEPS)
-    n_steps = load(ctl + F_N_STEPS)
-    totals = bank + load(ctl + F_TOTALS)
-    counters = bank + load(ctl + F_COUNTERS)
-    threads = load(ctl + F_THREADS)
-    target = load(ctl + F_TARGET)
-    tiny = load(ctl + F_TINY)
-    m = load(bank + 8 * M)
-    n_out = load(bank + 8 * NOUT)
-    rows = load(bank + 8 * ROWTAB)
+    records = load(ctl + L.F_RECORDS)
+    chains = load(ctl + L.F_CHAINS)
+    steps = load(ctl + L.F_STEPS)
+    n_steps = load(ctl + L.F_N_STEPS)
+    totals = bank + load(ctl + L.F_TOTALS)
+    counters = bank + load(ctl + L.F_COUNTERS)
+    threads = load(ctl + L.F_THREADS)
+    target = load(ctl + L.F_TARGET)
+    tiny = load(ctl + L.F_TINY)
+    m = load(bank + 8 * R.M)
+    rows = load(bank + 8 * R.ROW_TABLE)
+    most_heads = 1  # of any attention
+    for c in range(load(steps + (n_steps - 1) * L.STEP_BYTES + 8)):
+        head = records + load(chains + c * L.CHAIN_BYTES) * R.WORDS * 8
+        if load(head + 8 * R.RULE) == R.ATTENTION:
+            most_heads = max(most_heads, load(head + 8 * R.UNITS))
     longest = 0
     for r in range(m):
-        longest = max(longest, load(rows + r * ROW_BYTES + 8 * POS) // CHUNK + 1)
+        longest = max(longest, load(rows + r * R.ROW_BYTES + 8 * R.POS) // R.CHUNK + 1)
     split = 0
-    if threads > 1 and longest > 1 and m * load(ctl + F_KV_HEADS) <= MAX_SPLIT:
+    if threads > 1 and longest > 1 and m * most_heads <= MAX_SPLIT:
         split = 1
-    store(bank + 8 * SPLIT, split)
-    store(bank + 8 * NPART, longest)
-    shared = 0
+    store(bank + 8 * R.SPLIT, split)
+    store(bank + 8 * R.NPART, longest)
     for s in range(n_steps):
-        first = load(steps + s * STEP_BYTES)
-        last = load(steps + s * STEP_BYTES + 8)
+        first = load(steps + s * L.STEP_BYTES)
+        last = load(steps + s * L.STEP_BYTES + 8)
         work = 0  # nanoseconds of the whole step on one thread
         for c in range(first, last):
-            head = records + load(chains + c * CHAIN_BYTES) * WORDS * 8
-            rule = load(head + 8 * RULE)
-            units = load(head + 8 * UNITS)
-            cost = load(head + 8 * COST)
-            k = m
-            if load(head + 8 * SEL) == 1:
-                k = n_out
+            head = records + load(chains + c * L.CHAIN_BYTES) * R.WORDS * 8
+            rule = load(head + 8 * R.RULE)
+            units = load(head + 8 * R.UNITS)
+            cost = load(head + 8 * R.COST)
+            k = load(bank + 8 * load(head + 8 * R.ROWS_WORD)) * load(head + 8 * R.ROWS_TIMES)
             time = 0
-            if rule == COLS:
-                # weights stream at 25 bytes a nanosecond for one row, and cost half as much again for each further one
+            if rule == R.COLS:
+                # weights stream at 25 bytes per nanosecond for one row, and cost half as much again for each further one
                 time = units * cost * max(4, 2 * k + 2) // 100
-            elif rule == ROWS:
+            elif rule == R.ROWS:
                 units *= k
                 time = units * cost // 4
-            elif rule == ATTENTION:
-                # cost is bytes a position and key head
+            elif rule == R.ATTENTION:
+                # cost is bytes per position and key head
                 window = load(head + 8 * WINDOW)
                 heads = units
                 units = 0
                 for r in range(k):
-                    position = load(rows + r * ROW_BYTES + 8 * POS)
+                    position = load(rows + r * R.ROW_BYTES + 8 * R.POS)
                     start = 0
                     if window > 0:
                         start = max(0, position - window + 1)
                     time += (position + 1 - start) * heads * cost // 24
                     if split == 1:
-                        units += (position // CHUNK + 1 - start // CHUNK) * heads
+                        units += (position // R.CHUNK + 1 - start // R.CHUNK) * heads
                     else:
                         units += heads
             if k == 0:
                 units = 0
                 time = 0
-            plan = bank + B_PLAN + c * PLAN_BYTES
+            plan = bank + L.B_PLAN + c * L.PLAN_BYTES
             store(plan, time)
             store(plan + 8, units)
             work += time
         total = 0
         for c in range(first, last):
-            plan = bank + B_PLAN + c * PLAN_BYTES
+            plan = bank + L.B_PLAN + c * L.PLAN_BYTES
             time = load(plan)
             units = load(plan + 8)
             n = 1
             long = target
-            if split == 1 and load(records + load(chains + c * CHAIN_BYTES) * WORDS * 8 + 8 * RULE) == ATTENTION:
+            if (
+                split == 1
+                and load(records + load(chains + c * L.CHAIN_BYTES) * R.WORDS * 8 + 8 * R.RULE) == R.ATTENTION
+            ):
                 long = LONG_SPLIT * target
             if threads > 1 and work >= tiny and (time >= tiny or first + 1 == last):
                 n = (time // long + threads) // threads * threads
@@ -138,10 +106,8 @@ def make_plan(ctl, bank):
             total += n
         if threads == 1 or work < tiny or total == 0:
             total = 1
-        if total > 1:
-            shared += 1
         store(totals + s * 8, total)
-        store(counters + s * COUNTER_BYTES + C_CLAIM, 0)
-        store(counters + s * COUNTER_BYTES + C_DONE, 0)
-    store(bank + B_PROGRESS, 0)
-    return shared
+        store(counters + s * L.COUNTER_BYTES + L.C_CLAIM, 0)
+        store(counters + s * L.COUNTER_BYTES + L.C_DONE, 0)
+    store(bank + L.B_PROGRESS, 0)
+    return 0

@@ -1,262 +1,316 @@
 """The recorder: the op vocabulary, run once over symbolic tensors, leaves a schedule of kernel calls behind.
 
-A family's forward is called with a `Recorder` in place of an interpreter.  Nothing is computed: every op adds one
-or two records to the schedule and returns the `Value` that they will write.
+A family's forward is called with a `Recorder` in place of an interpreter.  Nothing is computed: every op adds one or
+more records to the schedule and returns the `Value` that they will write.  What the ops mean says `ops/vocabulary.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from ...cache import LayerGeometry
+from ...cache.parts import Kv, Latent, Layout, Recurrent, Slot
 from ...errors import ModelError
-from ...kernels.formats import FORMATS, activation_bytes
-from ...kernels.record import ATTENTION, COLS, HOST, MAX_ROWS, ROWS
+from ...gguf.weights import Matrix
+from ...kernels import attention as attention_kernels
+from ...kernels import record as R
+from ...kernels.formats import FORMATS
+from ..override import Overrides
 from ..rope import RopeSpec
-from .schedule import Address, Partition, Record, Schedule, Value
+from ..vocabulary import AttentionSpec
+from .recording import UNIT, Recording, Sources
+from .schedule import Value
+from .spaces import OUTPUT, PASS, STREAMS, routed
 
-UNIT = 32  # columns in a unit of most column kernels: one cache line of a quantised row, four groups of a matrix
-BLOCK = {"q8": 32, "q8k": 256}  # columns in a block of quantised activations
 PARTIAL = "partial results"  # the resource that split attention writes and combine reads
+LATENT_HEADS = 8  # query heads, at most, that read the keys of a latent together
 
 
-class Sources(Protocol):
-    """Where the recorder gets addresses of weights and tables from."""
-
-    def matrix(self, w: Any) -> tuple[int, str]:
-        """Address and format name of a packed matrix."""
-
-    def vector(self, w: Any) -> int:
-        """Address of a float32 vector."""
-
-    def rope(self, spec: RopeSpec) -> int:
-        """Address of a table of cosines and sines."""
-
-
-Params = list[int | float | Address]
-HostOp = Callable[[list[np.ndarray], Any], np.ndarray]
-
-
-class Recorder:
+class Recorder(Recording):
     """Interpreter of the op vocabulary that records instead of computing.
 
     Parameters
     ----------
     sources : addresses of weights and tables.
-    geometry : shape of each layer's cache rows.
+    layout : where the parts of a stream's state lie.
     cache_dtype : "f16" or "f32".
+    overrides : functions that take the place of ops.
+
+    Attributes
+    ----------
+    scratch, part : bytes that attention needs per thread, and per partial result.
     """
 
-    def __init__(self, sources: Sources, geometry: Sequence[LayerGeometry], cache_dtype: str = "f16") -> None:
-        self.schedule = Schedule()
-        self.values: list[Value] = []
-        self.attentions: set[tuple[int, int, int, int]] = set()  # kv heads, group, k_dim, v_dim
-        self._sources, self._geometry, self._dtype = sources, tuple(geometry), cache_dtype
+    def __init__(
+        self,
+        sources: Sources,
+        layout: Layout,
+        cache_dtype: str = "f16",
+        overrides: Overrides | None = None,
+    ) -> None:
+        super().__init__(sources, overrides)
+        self.scratch, self.part = 64, 64
+        self._layout, self._dtype = layout, cache_dtype
         self._item = 2 if cache_dtype == "f16" else 4
-        self._offsets: list[tuple[int, int]] = []  # of each layer's keys and values, in numbers a position
-        at = 0
-        for g in self._geometry:
-            self._offsets.append((at, at + g.kv_heads * g.k_dim))
-            at += g.width
-        self._quantised: dict[tuple[int, str], Value] = {}
 
-    # --- tensors ------------------------------------------------------------------------------------------------------
+    # --- in and out ---------------------------------------------------------------------------------------------------
 
-    def _value(self, name: str, cols: int, sel: int = 0, nbytes: int | None = None) -> Value:
-        value = Value(name, cols, sel, MAX_ROWS * cols * 4 if nbytes is None else nbytes)
-        self.values.append(value)
-        return value
-
-    def _rows(self, record: Record, sel: int, parts: int = 1) -> None:
-        self.schedule.add(record, Partition(ROWS, parts, sel))
-
-    def _columns(self, record: Record, cols: int, sel: int, unit: int = UNIT) -> None:
-        self.schedule.add(record, Partition(COLS, cols, sel), unit)
-
-    def quantised(self, x: Value, kind: str) -> Value:
-        """The int8 form of a tensor, made once a kind; behind its producer where the blocks allow it."""
-        known = self._quantised.get((id(x), kind))
-        if known is not None:
-            return known
-        block = BLOCK[kind]
-        if x.cols % block:
-            raise ModelError(f"a matrix in blocks of {block} columns cannot take {x.cols} columns")
-        starts = _starts(kind, x.cols)
-        q = self._value(f"{kind}({x.name})", x.cols, x.sel, starts["end"])
-        params: Params = [
-            Address(x),
-            x.cols,
-            *(Address(q, starts[name]) for name in ("q", "d", "s", "s16")),
-        ]
-        record = Record("", params, local=[x], writes=[q], cost=5)
-        columns = Partition(COLS, x.cols, x.sel)
-        if self.schedule.fits_behind(x, columns, block):
-            record.kernel = f"quantise.{kind}.cols"
-            self._columns(record, x.cols, x.sel, block)
-        else:
-            parts = x.writer.partition.extent if x.writer.partition.rule == ROWS else 1
-            if x.cols % (parts * block):
-                parts = 1
-            record.kernel = f"quantise.{kind}.rows"
-            record.cost = 3 * x.cols // (2 * parts)
-            self._rows(record, x.sel, parts)
-        self._quantised[id(x), kind] = q
-        return q
-
-    # --- the vocabulary -----------------------------------------------------------------------------------------------
-
-    def embed(self, w: Any, scale: float = 1.0) -> Value:
-        """Row `token` of the embedding matrix for every row of the pass.  -> [m, dim]"""
-        address, fmt = self._sources.matrix(w)
-        out = self._value("embedding", w.shape[1])
-        params: Params = [address, out.cols, Address(out), float(scale)]
-        self._rows(Record(f"embed.{fmt}", params, writes=[out], cost=2 * out.cols, weight=w), 0)
+    def embed(self, w: Matrix, scale: float = 1.0) -> Value:
+        packed = self._sources.matrix(w)
+        out = self.value("embedding", w.shape[1])
+        params = {"w": packed.address, "cols": out.cols, "out": out, "scale": float(scale)}
+        self.rows(f"embed.{packed.format}", params, PASS, writes=[out], cost=2 * out.cols, weight=w)
         return out
 
     def output_rows(self, x: Value) -> Value:
-        """The rows that want logits.  [m, dim] -> [n, dim]"""
-        out = self._value("output rows", x.cols, 1)
-        self._rows(Record("gather_rows", [Address(x), x.cols, Address(out)], whole=[x], writes=[out], cost=x.cols), 1)
+        self._needs_every_row(x, "output_rows")
+        x = self.joined(x)
+        out = self.value("output rows", x.cols, OUTPUT)
+        params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols}
+        self.rows("gather_rows", params, OUTPUT, whole=[x], writes=[out], cost=x.cols)
         return out
 
-    def rms_norm(self, x: Value, w: Any, eps: float, heads: int = 1) -> Value:
-        """Root-mean-square norm of each row, or of each head of it.  [m, n] -> [m, n]"""
-        out = self._value(f"norm({x.name})", x.cols, x.sel)
-        width = x.cols // heads
-        if width * heads != x.cols or w.shape != (width,):
-            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}] / {heads} heads")
-        params: Params = [Address(x), Address(out), self._sources.vector(w), width, heads, float(eps)]
-        self._rows(Record("rms_norm", params, local=[x], writes=[out], cost=x.cols, weight=w), x.sel)
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def linear(self, x: Value, w: Matrix) -> Value:
+        n = self._fits(x, w, 2)[0]
+        return self.replaced("linear", [x], n, w) or self._product(x, w)
+
+    def _product(self, x: Value, w: Matrix) -> Value:
+        n, cols = self._fits(x, w, 2)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), n, x.space)
+        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n}
+        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear.{packed.format}", params, x.space, n, **more)
         return out
 
-    def linear(self, x: Value, w: Any) -> Value:
-        """x Wᵀ.  [m, cols] -> [m, rows of w]"""
-        n, cols = w.shape
-        if cols != x.cols:
-            raise ModelError(f"{w.name} has {cols} columns, its input {x.cols}")
-        address, name = self._sources.matrix(w)
-        fmt = FORMATS[name]
-        out = self._value(w.name.removesuffix(".weight"), n, x.sel)
-        source = x
-        scales: list[int | Address] = [0, 0]
-        if fmt.sums is not None:
-            source, starts = self.quantised(x, fmt.activations), _starts(fmt.activations, cols)
-            scales = [Address(source, starts["d"]), Address(source, starts[fmt.sums])]
-        params: Params = [address, cols, Address(source), *scales, Address(out), n]
-        cost = cols // fmt.cols * fmt.raw
-        self._columns(Record(f"linear.{name}", params, whole=[source], writes=[out], cost=cost, weight=w), n, x.sel)
-        return out
-
-    def add(self, x: Value, y: Value) -> Value:
-        """x + y, the residual connection."""
-        return self._columnwise("add", x, y)
-
-    def swiglu(self, gate: Value, up: Value) -> Value:
-        """silu(gate) · up."""
-        return self._columnwise("swiglu", gate, up)
-
-    def geglu(self, gate: Value, up: Value) -> Value:
-        """gelu(gate) · up."""
-        return self._columnwise("geglu", gate, up)
-
-    def _columnwise(self, kernel: str, x: Value, y: Value) -> Value:
-        if (x.cols, x.sel) != (y.cols, y.sel):
-            raise ModelError(f"{kernel} needs two tensors of one shape, got {x.cols} and {y.cols} columns")
-        out = self._value(kernel, x.cols, x.sel)
-        params: Params = [Address(x), Address(y), Address(out), x.cols]
-        self._columns(Record(kernel, params, local=[x, y], writes=[out], cost=12), x.cols, x.sel)
-        return out
-
-    def rope(self, x: Value, heads: int, rope: RopeSpec) -> Value:
-        """Turn each head of each row by its position.  [m, heads · head_dim] -> the same"""
-        out = self._value(f"rope({x.name})", x.cols, x.sel)
-        width = x.cols // heads
-        self._needs_every_row(x, "rope")
-        if width * heads != x.cols or rope.dims > width:
-            raise ModelError(f"RoPE of {rope.dims} numbers does not fit {heads} heads in {x.cols} columns")
-        params: Params = [Address(x), Address(out), heads, width, rope.dims, self._sources.rope(rope)]
-        self._rows(Record(f"rope.{rope.pairing}", params, local=[x], writes=[out], cost=x.cols), x.sel)
-        return out
-
-    def kv_append(self, layer: int, k: Value, v: Value) -> None:
-        """Store each row's key and value at its position in its stream's cache."""
-        g = self._geometry[layer]
-        self._needs_every_row(k, "kv_append")
-        self._needs_every_row(v, "kv_append")
-        if (k.cols, v.cols) != (g.kv_heads * g.k_dim, g.kv_heads * g.v_dim):
+    def linear_heads(self, x: Value, w: Matrix, heads: int) -> Value:
+        count, n, cols = self._fits(x, w, 3, heads)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        if count != heads or cols % fmt.cols:
             raise ModelError(
-                f"layer {layer} keeps {g.kv_heads} heads of {g.k_dim} and {g.v_dim}, got {k.cols} and {v.cols}"
+                f"{w.name} has {count} matrices of {cols} columns, expected {heads} in blocks of {fmt.cols}"
             )
-        params: Params = [Address(k), Address(v), g.kv_heads, g.k_dim, g.v_dim, *self._offsets[layer]]
-        cost = k.cols + v.cols
-        self._rows(Record(f"kv_append.{self._dtype}", params, local=[k, v], changes=[rows_of(layer)], cost=cost), 0)
-
-    def attention(self, layer: int, q: Value, heads: int, scale: float, window: int = 0) -> Value:
-        """Each row looks at its stream's positions up to its own.  [m, heads · k_dim] -> [m, heads · v_dim]"""
-        g = self._geometry[layer]
-        group = heads // g.kv_heads
-        self._needs_every_row(q, "attention")
-        if group * g.kv_heads != heads or q.cols != heads * g.k_dim:
-            raise ModelError(
-                f"layer {layer}: {heads} heads in {q.cols} columns do not fit {g.kv_heads} heads of {g.k_dim}"
-            )
-        self.attentions.add((g.kv_heads, group, g.k_dim, g.v_dim))
-        out = self._value("attention", heads * g.v_dim)
-        name = f"{self._dtype}.{group}.{g.k_dim}.{g.v_dim}"
-        params: Params = [Address(q), Address(out), g.kv_heads, *self._offsets[layer], int(window), float(scale)]
-        # a position costs its key and value, and some arithmetic a query head
-        cost = (g.k_dim + g.v_dim) * (self._item + group // 2)
-        first = Record(
-            f"attention.{name}", params, whole=[q], writes=[out], uses=[rows_of(layer)], changes=[PARTIAL], cost=cost
-        )
-        self.schedule.add(first, Partition(ATTENTION, g.kv_heads))
-        second = Record(f"combine.{name}", params, local=[out], writes=[out], uses=[PARTIAL], cost=4 * group * g.v_dim)
-        self._rows(second, 0, g.kv_heads)
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), heads * n, x.space)
+        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n, "heads": heads}
+        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear_heads.{packed.format}", params, x.space, heads * (-(-n // 8) * 8), **more)
         return out
 
     @staticmethod
+    def _fits(x: Value, w: Matrix, dimensions: int, heads: int = 1) -> tuple[int, ...]:
+        """Shape of a weight that x is multiplied with."""
+        if len(w.shape) != dimensions:
+            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected {dimensions} dimensions")
+        if w.shape[-1] * heads != x.cols:
+            per_head = f" in {heads} heads" if heads > 1 else ""
+            raise ModelError(f"{w.name} has {w.shape[-1]} columns, its input {x.cols}{per_head}")
+        return w.shape
+
+    # --- number by number ---------------------------------------------------------------------------------------------
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self._columnwise("add", x, y)
+
+    def mul(self, x: Value, y: Value) -> Value:
+        return self._columnwise("mul", x, y)
+
+    def swiglu(self, gate: Value, up: Value) -> Value:
+        return self.replaced("swiglu", [gate, up], gate.cols) or self._columnwise("swiglu", gate, up)
+
+    def geglu(self, gate: Value, up: Value) -> Value:
+        return self.replaced("geglu", [gate, up], gate.cols) or self._columnwise("geglu", gate, up)
+
+    def sigmoid(self, x: Value) -> Value:
+        x = self.joined(x)
+        out = self.value("sigmoid", x.cols, x.space)
+        params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols}
+        self.columns("sigmoid", params, x.space, x.cols, local=[x], writes=[out], cost=12)
+        return out
+
+    def _columnwise(self, kernel: str, x: Value, y: Value) -> Value:
+        if (x.cols, x.space) != (y.cols, y.space):
+            raise ModelError(f"{kernel} needs two tensors of one shape, got {x.cols} and {y.cols} columns")
+        x, y = self.joined(x), self.joined(y)
+        out = self.value(kernel, x.cols, x.space)
+        params = {"x": x, "x_step": x.step, "y": y, "y_step": y.step, "out": out, "cols": x.cols}
+        self.columns(kernel, params, x.space, x.cols, local=[x, y], writes=[out], cost=12)
+        return out
+
+    # --- heads --------------------------------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Value, w: Matrix, eps: float, heads: int = 1) -> Value:
+        width = x.cols // heads
+        if width * heads != x.cols or w.shape != (width,):
+            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}] / {heads} heads")
+        host = self.replaced("rms_norm", [x], x.cols, w, eps, heads)
+        if host is not None:
+            return host
+        x, head = self.by_head(x, heads)
+        out = self.value(f"norm({x.name})", x.cols, x.space)
+        params = {"x": x, "x_step": x.step, "x_head": head, "out": out, "w": self._sources.vector(w)}
+        params |= {"n": width, "heads": heads, "eps": float(eps)}
+        self.rows("rms_norm", params, x.space, local=[x], writes=[out], cost=x.cols, weight=w)
+        return out
+
+    def rope(self, x: Value, heads: int, spec: RopeSpec) -> Value:
+        width = x.cols // heads
+        self._needs_every_row(x, "rope")
+        if width * heads != x.cols or spec.dims > width:
+            raise ModelError(f"RoPE of {spec.dims} numbers does not fit {heads} heads in {x.cols} columns")
+        host = self.replaced("rope", [x], x.cols, None, heads, spec)
+        if host is not None:
+            return host
+        x, head = self.by_head(x, heads)
+        out = self.value(f"rope({x.name})", x.cols)
+        params = {"x": x, "x_step": x.step, "x_head": head, "out": out, "heads": heads, "head_dim": width}
+        params |= {"dims": spec.dims, "table": self._sources.rope(spec)}
+        self.rows(f"rope.{spec.pairing}", params, PASS, local=[x], writes=[out], cost=x.cols)
+        return out
+
+    def split(self, x: Value, *widths: int, heads: int = 1) -> tuple[Value, ...]:
+        if sum(widths) * heads != x.cols or min(widths, default=0) < 1:
+            raise ModelError(f"{x.cols} columns cannot be split into {heads} heads of {' + '.join(map(str, widths))}")
+        return self.views(x, widths, heads)
+
+    def concat(self, x: Value, y: Value, heads: int = 1) -> Value:
+        if x.space != y.space or x.cols % heads or y.cols % heads:
+            raise ModelError(f"{x.cols} and {y.cols} columns cannot be joined head by head, {heads} heads")
+        (x, x_head), (y, y_head) = self.by_head(x, heads), self.by_head(y, heads)
+        out = self.value(f"concat({x.name}, {y.name})", x.cols + y.cols, x.space)
+        params = {"x": x, "x_step": x.step, "x_head": x_head, "x_cols": x.cols // heads, "out": out, "heads": heads}
+        params |= {"y": y, "y_step": y.step, "y_head": y_head, "y_cols": y.cols // heads}
+        self.rows("concat", params, x.space, local=[x, y], writes=[out], cost=out.cols)
+        return out
+
+    # --- what a stream keeps ------------------------------------------------------------------------------------------
+
+    def attention(self, slot: int, q: Value, k: Value | None, v: Value | None, spec: AttentionSpec) -> Value:
+        s = self._slot(slot, q, Kv | Latent, "attention")
+        latent, k_dim, v_dim = isinstance(s.part, Latent), s.part.k_dim, s.part.v_dim
+        kv_heads, window = (1, 0) if latent else (s.part.kv_heads, s.part.window)
+        if k is not None:
+            self._append(slot, s, k, v, kv_heads)
+        if spec.heads % kv_heads or q.cols != spec.heads * k_dim:
+            raise ModelError(
+                f"slot {slot}: {spec.heads} heads in {q.cols} columns do not fit {kv_heads} heads of {k_dim}"
+            )
+        if window and not 0 < spec.window <= window:
+            raise ModelError(f"slot {slot} keeps {window} positions, a row cannot see {spec.window or 'all'}")
+        host = self.replaced("attention", [q], spec.heads * v_dim, None, slot, spec, uses=[rows_of(slot)])
+        if host is not None:
+            return host
+        q, group = self.joined(q), spec.heads // kv_heads
+        if latent:  # its query heads are cut into parts, which threads share like kv heads
+            group = max(g for g in range(1, LATENT_HEADS + 1) if spec.heads % g == 0)
+        units, shape = spec.heads // group, f"{self._dtype}.{group}.{k_dim}.{v_dim}"
+        self.scratch = max(self.scratch, attention_kernels.scratch_bytes(group, k_dim, v_dim))
+        self.part = max(self.part, attention_kernels.part_bytes(group, v_dim))
+        out = self.value("attention", spec.heads * v_dim)
+        params = {"q": q, "q_step": q.step, "out": out, "kv_heads": units, "area": R.area_word(s.area)}
+        params |= {"k_offset": s.k_offset, "v_offset": s.v_at if latent else s.v_offset}
+        params |= {"window": int(spec.window), "scale": float(spec.scale)}
+        # a position costs its key and value, and some arithmetic per query head
+        cost = (k_dim + v_dim) * (self._item + group // 2)
+        more: dict[str, Any] = {"whole": [q], "writes": [out], "uses": [rows_of(slot)], "changes": [PARTIAL]}
+        self.attends(f"{'latent' if latent else 'attention'}.{shape}", params, units, cost=cost, **more)
+        more = {"local": [out], "writes": [out], "uses": [PARTIAL], "cost": 4 * group * v_dim}
+        self.rows(f"combine.{shape}", params, PASS, units, **more)
+        return out
+
+    def _append(self, slot: int, s: Slot, k: Value, v: Value | None, heads: int) -> None:
+        """Store each row's key and value at its position."""
+        k_dim, v_dim = s.part.k_dim, 0 if isinstance(s.part, Latent) else s.part.v_dim
+        self._needs_every_row(k, "attention")
+        if (k.cols, v.cols if v else 0) != (heads * k_dim, heads * v_dim):
+            got = f"{k.cols} and {v.cols if v else 'none'}"
+            raise ModelError(f"slot {slot} keeps {heads} heads of {k_dim} and {v_dim}, got {got}")
+        if k_dim % 8 or v_dim % 8:
+            raise ModelError(f"slot {slot}: the fast engine needs heads of a multiple of 8, got {k_dim} and {v_dim}")
+        k, v = self.joined(k), self.joined(v) if v else None
+        params = {"key": k, "key_step": k.step, "value": v or 0, "value_step": v.step if v else 0, "heads": heads}
+        params |= {"k_dim": k_dim, "v_dim": v_dim, "k_offset": s.k_offset, "v_offset": s.v_offset}
+        params["area"] = R.area_word(s.area)
+        reads = [k, v] if v else [k]
+        cost = sum(x.cols for x in reads)
+        self.rows(f"kv_append.{self._dtype}", params, PASS, local=reads, changes=[rows_of(slot)], cost=cost)
+
+    def delta_rule(self, slot: int, q: Value, k: Value, v: Value, decay: Value, beta: Value, heads: int) -> Value:
+        s = self._slot(slot, q, Recurrent, "delta_rule")
+        k_dim, v_dim = q.cols // heads, v.cols // heads
+        got = (q.cols, k.cols, v.cols, decay.cols, beta.cols)
+        if s.part.shape != (heads, k_dim, v_dim) or got != (*(heads * d for d in (k_dim, k_dim, v_dim, 1, 1)),):
+            raise ModelError(f"slot {slot} keeps {s.part.shape}, got {heads} heads in {got} columns")
+        inputs = {"q": q, "key": k, "value": v, "decay": decay, "beta": beta}
+        inputs = {name: self.joined(x) for name, x in inputs.items()}
+        steps = {f"{name}_step": x.step for name, x in inputs.items()}
+        out = self.value("delta rule", heads * v_dim)
+        params = {**inputs, **steps, "out": out, "heads": heads, "k_dim": k_dim, "v_dim": v_dim}
+        params |= {"offset": s.k_offset, "area": R.area_word(s.area)}
+        more: dict[str, Any] = {"whole": list(inputs.values()), "writes": [out], "changes": [rows_of(slot)]}
+        self.rows("delta_rule", params, STREAMS, heads, cost=k_dim * v_dim, **more)
+        return out
+
+    def _slot(self, slot: int, q: Value, kind: Any, op: str) -> Slot:
+        self._needs_every_row(q, op)
+        if not 0 <= slot < len(self._layout.slots) or not isinstance(self._layout.slots[slot].part, kind):
+            raise ModelError(f"{op}: slot {slot} is not a part of the family that {op} can use")
+        return self._layout.slots[slot]
+
+    @staticmethod
     def _needs_every_row(x: Value, op: str) -> None:
-        if x.sel:
-            raise ModelError(f"{op} behind output_rows: the rows of its input are no longer those of the pass")
+        if x.space != PASS:
+            raise ModelError(f"{op} after output_rows: the rows of its input are no longer those of the pass")
 
-    # --- Python in the middle -----------------------------------------------------------------------------------------
+    # --- experts ------------------------------------------------------------------------------------------------------
 
-    def host_op(
-        self, function: HostOp, inputs: Sequence[Value], cols: int, note: str = "host", uses: Sequence[str] = ()
-    ) -> Value:
-        """A host stage: the team rests, Python computes one tensor, the team goes on.
+    def route(self, x: Value, w: Matrix, top_k: int) -> tuple[Value, Value]:
+        scores = self._product(x, w)
+        n = scores.cols
+        if not 1 <= top_k <= n:
+            raise ModelError(f"{w.name}: a row can be sent to 1 to {n} experts, got {top_k}")
+        odds, experts, weights = (
+            self.value(name, cols, x.space) for name, cols in (("odds", n), ("experts", top_k), ("weights", top_k))
+        )
+        params = {"x": scores, "x_step": scores.step, "odds": odds, "experts": experts, "weights": weights}
+        params |= {"n": n, "top_k": top_k}
+        self.rows("route", params, x.space, local=[scores], writes=[odds, experts, weights], cost=8 * n + 4 * n * top_k)
+        return experts, weights
 
-        Parameters
-        ----------
-        function : called as function(arrays, batch), one read-only float32 [rows, cols] view an input (valid during the
-            call), and the pass's RowBatch.  Returns float32 [rows, cols].
-        cols : columns of the result.
-        note : names the function in messages.
-        uses : resources that it reads, e.g. rows_of(layer).
-        """
-        sels = {x.sel for x in inputs}
-        if len(sels) != 1:
-            raise ModelError(f"{note}: a host stage takes tensors over the same rows")
-        (sel,) = sels
-        out = self._value(note, cols, sel)
-        params: Params = [*(Address(x) for x in inputs), Address(out)]
-        record = Record(note, params, whole=list(inputs), writes=[out], uses=uses, host=function)
-        self.schedule.add(record, Partition(HOST, 1, sel))
+    def moe_ffn(self, x: Value, experts: Value, weights: Value, gate: Matrix, up: Matrix, down: Matrix) -> Value:
+        self._needs_every_row(x, "moe_ffn")
+        count, space = gate.shape[0], routed(experts.cols)
+        order, counts = self.value("order", 1, space), self.value("rows per expert", count, nbytes=4 * count)
+        params = {"experts": experts, "order": order, "counts": counts, "n": count}
+        self.columns("gather_experts", params, space, 1, 1, whole=[experts], writes=[order, counts], cost=8)
+        one = lambda source, w: self._routed(source, w, experts, order, count)
+        y = one(self._columnwise("swiglu", one(x, gate), one(x, up)), down)
+        out = self.value("experts' sum", y.cols)
+        params = {"x": y, "weights": weights, "out": out, "cols": y.cols, "top_k": experts.cols}
+        more = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
+        self.columns("sum_routed", params, PASS, y.cols, **more)
+        return out
+
+    def _routed(self, x: Value, w: Matrix, experts: Value, order: Value, count: int) -> Value:
+        """Each routed row by the matrix of its expert; x has the rows of the pass, or the routed ones."""
+        stack, n, cols = self._fits(x, w, 3)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        if stack != count:
+            raise ModelError(f"{w.name} has {stack} experts, expected {count}")
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), n, order.space)
+        params = {"w": packed.address, "w_step": packed.step, "cols": cols, **data, "out": out, "n": n}
+        params |= {"experts": experts, "order": order, "per_row": experts.cols if x.space == PASS else 1}
+        more = {"whole": [source, experts, order], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear_routed.{packed.format}", params, order.space, n, UNIT, **more)
         return out
 
 
-def rows_of(layer: int) -> str:
-    """Name of the resource that a layer's cache rows are."""
-    return f"K/V of layer {layer}"
-
-
-def _starts(kind: str, cols: int) -> dict[str, int]:
-    """Where the arrays of a quantised tensor start in its buffer, for the largest pass; and where it ends."""
-    starts, end = {}, 0
-    for name, size in activation_bytes(kind, MAX_ROWS, cols).items():
-        starts[name] = end
-        end += -(-size // 64) * 64
-    return {**starts, "end": end}
+def rows_of(slot: int) -> str:
+    """Name of the resource that a slot of the state is."""
+    return f"state of slot {slot}"

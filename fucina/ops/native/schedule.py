@@ -21,39 +21,57 @@ from math import lcm
 from typing import Any
 
 from ...errors import ModelError
-from ...kernels.record import ATTENTION, COLS, HOST
+from ...kernels.record import ATTENTION, COLS, HOST, ROWS
+from .spaces import PASS, RowSpace
 
 MAX_UNIT = 256  # columns in a unit, at most: the block of the K-quants
 
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the forward: float32 [rows, cols], or the quantised form of one.
+    """A tensor of the forward: float32 [rows, cols], the quantised form of one, or a view of one.
 
-    sel : 0 when its rows are the rows of the pass, 1 when they are those that want logits.
-    nbytes : bytes of its buffer, for the largest pass.
+    A row of a view is `heads` runs of cols / heads numbers of a row of `base`: the first run begins at `offset`, the
+    next ones follow at a distance of `head_step`.  `step` is the distance of two rows.  All three count numbers.
+
+    space : which rows it has.
+    nbytes : bytes of its buffer, for the largest pass; 0 for a view.
     chain : the last one that writes it.  first, last : the steps that need its buffer.
     """
 
     name: str
     cols: int
-    sel: int
+    space: RowSpace
     nbytes: int
+    base: Value | None = None
+    offset: int = 0
+    step: int = 0
+    heads: int = 1
+    head_step: int = 0
     chain: Chain | None = None
     first: int = -1
     last: int = -1
 
+    def __post_init__(self) -> None:
+        self.step = self.step or self.cols
+
+    @property
+    def root(self) -> Value:
+        """The value that has the buffer: itself, unless it is a view."""
+        return self if self.base is None else self.base
+
     @property
     def writer(self) -> Chain:
         """The chain that writes it; ModelError where a forward reads what nothing has written."""
-        if self.chain is None:
+        chain = self.root.chain
+        if chain is None:
             raise ModelError(f"the forward reads {self.name} before anything writes it")
-        return self.chain
+        return chain
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parameter that becomes the address of a value's buffer, plus an offset."""
+    """A parameter that becomes the address of a value's first number, plus an offset in bytes."""
 
     value: Value
     offset: int = 0
@@ -63,12 +81,12 @@ class Address:
 class Partition:
     """How a chain is cut into units.
 
-    COLS: `extent` columns in units of whole columns.  ROWS and ATTENTION: `extent` units a row.
+    COLS: `extent` columns in units of whole columns.  ROWS and ATTENTION: `extent` units per row of the space.
     """
 
     rule: int
     extent: int
-    sel: int = 0
+    space: RowSpace = PASS
 
 
 @dataclass(slots=True, eq=False)
@@ -82,8 +100,7 @@ class Record:
     writes: Sequence[Value] = ()
     uses: Sequence[str] = ()  # resources read
     changes: Sequence[str] = ()  # resources written
-    cost: int = 0  # a column (COLS), a unit (ROWS), a position (ATTENTION): bytes, or quarters of a nanosecond
-    note: str = ""
+    cost: int = 0  # per column (COLS), unit (ROWS), position (ATTENTION): bytes, or quarters of a nanosecond
     host: Callable[..., Any] | None = None
     weight: Any = None
 
@@ -99,13 +116,13 @@ class Chain:
 
     @property
     def units(self) -> int:
-        """Units of the chain (COLS), or units a row."""
+        """Units of the chain (COLS), or units per row."""
         p = self.partition
         return -(-p.extent // self.unit) if p.rule == COLS else p.extent
 
     @property
     def cost(self) -> int:
-        """Bytes a unit."""
+        """Bytes per unit."""
         bytes_ = sum(r.cost for r in self.records)
         return bytes_ * self.unit if self.partition.rule == COLS else bytes_
 
@@ -119,10 +136,9 @@ class Schedule:
         self._readers: dict[str, list[Chain]] = {}
         self._writer: dict[str, Chain] = {}
 
-    def fits_behind(self, value: Value, partition: Partition, unit: int) -> bool:
+    def fits_after(self, value: Value, partition: Partition, unit: int) -> bool:
         """Whether a record with this partition that reads `value` locally could join the chain that writes it."""
-        chain = value.chain
-        return chain is not None and self._joins(chain, partition, unit)
+        return value.root.chain is not None and self._follows(value, partition, unit)
 
     def add(self, record: Record, partition: Partition, unit: int = 1) -> Chain:
         """Place a record, and say in which chain."""
@@ -130,8 +146,7 @@ class Schedule:
         for value in record.whole:
             earliest = max(earliest, value.writer.step + 1)
         for value in record.local:
-            behind = self._joins(value.writer, partition, unit)
-            earliest = max(earliest, value.writer.step + (0 if behind else 1))
+            earliest = max(earliest, value.writer.step + (0 if self._follows(value, partition, unit) else 1))
         for name in (*record.uses, *record.changes):
             if name in self._writer:
                 earliest = max(earliest, self._writer[name].step + 1)
@@ -147,7 +162,7 @@ class Schedule:
         chain.records.append(record)
         self.records.append(record)
         for value in (*record.local, *record.whole):
-            value.last = max(value.last, chain.step)
+            value.root.last = max(value.root.last, chain.step)
         for value in record.writes:
             value.chain, value.last = chain, chain.step
             if value.first < 0:
@@ -180,6 +195,11 @@ class Schedule:
             chain = Chain(partition, unit, step)
             chains.append(chain)
             return chain
+
+    def _follows(self, value: Value, partition: Partition, unit: int) -> bool:
+        """Whether a record with this partition, which reads `value` locally, may join the chain that writes it."""
+        same_units = value.base is None or (partition.rule == ROWS and partition.extent == 1)
+        return same_units and self._joins(value.writer, partition, unit)
 
     @staticmethod
     def _joins(chain: Chain, partition: Partition, unit: int) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
 import numpy as np
 
 from ...errors import ModelError
+from ...gguf.weights import Matrix
 from ...kernels.formats import BY_TYPE
-from ...kernels.pack import PackedWeight, pack
+from ...kernels.memory import aligned
+from ...kernels.packing import PackedWeight, pack
 from ..rope import RopeSpec, rope_table
-from .memory import aligned
+from .recording import Packed
 
 _BLOCK = 1024  # positions by which a rope table grows
 
@@ -54,17 +56,20 @@ class WeightStore:
         self._rope: dict[RopeSpec, RopeTable] = {}
         self.rope_filled = 0
 
-    def matrix(self, w: Any) -> tuple[int, str]:
-        """Address and format name of a packed matrix."""
+    def matrix(self, w: Matrix) -> Packed:
+        """A packed matrix, or a stack of them, one after the other."""
         if w.name not in self._matrices:
             if int(w.ggml_type) not in BY_TYPE:
                 known = ", ".join(f.name for f in BY_TYPE.values())
                 raise ModelError(f"{w.name} is {w.ggml_type.name}; the fast engine multiplies {known}")
-            self._matrices[w.name] = pack(w.raw, w.ggml_type, *w.shape, release=w.release_pages, threads=self._threads)
+            *stack, rows, cols = w.shape
+            self._matrices[w.name] = pack(
+                w.raw, w.ggml_type, rows, cols, count=prod(stack), release=w.release_pages, threads=self._threads
+            )
         packed = self._matrices[w.name]
-        return packed.addr, packed.format
+        return Packed(packed.addr, packed.format, packed.step)
 
-    def vector(self, w: Any) -> int:
+    def vector(self, w: Matrix) -> int:
         """Address of a float32 vector."""
         if w.name not in self._vectors:
             values = w.float32()

@@ -1,0 +1,50 @@
+"""The gated delta rule: a matrix per head that every row decays, corrects and reads.  (Yang et al., 2024.)"""
+
+from __future__ import annotations
+
+from . import record as R
+from .lang import F8, F32, Emitter, Value
+from .registry import kernel
+
+DELTA = "q q_step key key_step value value_step decay decay_step beta beta_step out heads k_dim v_dim offset area"
+
+
+@kernel("delta_rule", rule="rows", params=DELTA)
+def delta_rule(k: Emitter) -> None:
+    """For the rows of a stream in order: S = e^decay · S; S += k ⊗ beta·(v - k S); out = q S.  A unit is a head of a
+    stream; S begins at the bank to read and ends in the bank to write.
+
+    Columns of S do not mix, and sums run over its rows in order: eight columns are taken through all rows of the pass.
+    """
+    p = k.p
+    size = p.k_dim * p.v_dim * 4
+    with k.range(k.u0, k.u1) as unit:
+        stream, h = k.stream(unit // p.heads), unit % p.heads
+        first, rows = k.word(stream, R.STREAM_FIRST), k.word(stream, R.STREAM_ROWS)
+        start = p.offset * 4 + h * size
+        read, write = (bank + start for bank in k.area(stream, p.area))
+        with k.range(0, p.v_dim, 8) as c:
+            lanes, source = k.min(p.v_dim - c, 8), k.var(read + c * 4)
+            with k.range(first, first + rows) as r:
+                one_row(k, r, h, c, lanes, source.get(), write + c * 4)
+                source.set(write + c * 4)
+
+
+def one_row(k: Emitter, r: Value, h: Value, c: Value, lanes: Value, source: Value, to: Value) -> None:
+    """One row, for columns c … c + lanes - 1 of the matrix of head h: from `source`, into `to`."""
+    p, line = k.p, k.p.v_dim * 4
+    number = lambda x, step: k.splat(k.load(F32, x + (r * step + h) * 4))
+    fade, beta = k.exp(number(p.decay, p.decay_step)), number(p.beta, p.beta_step)
+    key, query = (x + (r * step + h * p.k_dim) * 4 for x, step in ((p.key, p.key_step), (p.q, p.q_step)))
+    seen, out = k.cell(F8, 0.0), k.cell(F8, 0.0)
+    with k.range(0, p.k_dim) as i:
+        s = k.load(F8, source + i * line, lanes) * fade
+        k.store(s, to + i * line, lanes)
+        seen.set(k.fma(k.splat(k.load(F32, key + i * 4)), s, seen.get()))
+    v = k.load(F8, p.value + (r * p.value_step + h * p.v_dim + c) * 4, lanes)
+    change = beta * (v - seen.get())
+    with k.range(0, p.k_dim) as i:
+        s = k.fma(k.splat(k.load(F32, key + i * 4)), change, k.load(F8, to + i * line, lanes))
+        k.store(s, to + i * line, lanes)
+        out.set(k.fma(k.splat(k.load(F32, query + i * 4)), s, out.get()))
+    k.store(out.get(), p.out + ((r * p.heads + h) * p.v_dim + c) * 4, lanes)
