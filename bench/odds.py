@@ -18,7 +18,6 @@ import numpy as np
 
 import fucina
 from fucina.chat import ChatTemplate
-from fucina.decoding import Decoder
 from fucina.measure import results
 from fucina.measure.tables import Table, text
 from fucina.ops.native.cores import default_threads
@@ -44,6 +43,20 @@ class Count:
         """One trial."""
         self.trials[name] += 1
         self.hits[name] += hit
+
+
+class Best:
+    """A logit processor that changes nothing and keeps the best tokens of each row."""
+
+    def __init__(self, tops: list[list[int]]) -> None:
+        self.tops = tops
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Keep the best tokens."""
+        self.tops.append(np.argsort(-logits, kind="stable")[:CANDIDATES].tolist())
+
+    def commit(self, token: int) -> None:
+        """Nothing to remember."""
 
 
 def replay(
@@ -105,10 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     for task in tasks():
         ids, tops = prompt_ids(model, template, task), []
 
-        def note(n: int, row: np.ndarray, tops: list[list[int]] = tops) -> None:
-            tops.append(np.argsort(-row, kind="stable")[:CANDIDATES].tolist())
-
-        out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=Decoder(model, on_row=note), **task.sampling)
+        out = model.generate(ids, max_tokens=MAX_TOKENS, processor=Best(tops), **task.sampling)
         if not loop_period(out.tokens):
             replay(count, ids, out.tokens, tops, model.config.vocab_size)
             texts += 1

@@ -24,7 +24,7 @@ import numpy as np
 import fucina
 from fucina import Model
 from fucina.chat import ChatTemplate
-from fucina.decoding import Decoder, DecodeStream
+from fucina.engine import PassStats, Scheduler
 from fucina.generation import Generation
 from fucina.measure import results
 from fucina.measure.results import Spread
@@ -33,9 +33,8 @@ from fucina.ops.native.cores import default_threads
 from fucina.speculative import (
     CascadeOptions,
     Options,
+    SourceDrafter,
     SpeculationIndex,
-    SpeculativeDecoder,
-    Stats,
     StepRecord,
     default_table,
 )
@@ -43,7 +42,6 @@ from fucina.speculative import (
 from .records import own_file
 from .speculation_tasks import KINDS, MAX_TOKENS, Task
 from .speculation_tasks import tasks as fixed_tasks
-from .streams import clocked
 
 SHORTEST = 24  # tokens of an output that is timed
 LONGEST_PERIOD = 32
@@ -74,41 +72,46 @@ def applies(task: Task, variant: str) -> bool:
     return variant != "references alone" or bool(task.references)
 
 
-def make_decoder(model: Model, task: Task, variant: str, log: Callable[[StepRecord], None] | None = None) -> Decoder:
-    """The decoder of a variant for one run of a task."""
+def make_drafter(
+    model: Model, task: Task, variant: str, log: Callable[[StepRecord], None] | None = None
+) -> SourceDrafter | bool:
+    """The drafter of a variant for one run of a task; False for plain decoding."""
     if variant == "plain":
-        return Decoder(model)
+        return False
     options, cascade = VARIANTS[variant]
     index = SpeculationIndex(model.config.vocab_size, CascadeOptions(**cascade))
     if variant not in ("text alone", "recycling alone"):
         for reference in task.references:
             index.add_reference(model.tokenizer.encode(reference, special=False))
-    return SpeculativeDecoder(model, index, Options(**options), on_step=log)
+    return SourceDrafter(model, index, Options(**options), on_step=log)
 
 
 @contextmanager
-def timed_steps(model: Model, decoder: Decoder) -> Iterator[list[tuple[float, float, int, bool]]]:
-    """Of every step inside the `with`: seconds beside its pass and of it, tokens committed, whether it had a draft."""
-    step, steps = decoder.step, []
-    counts = getattr(decoder, "stats", Stats())
-    with clocked(model) as passes:
+def timed_steps(model: Model) -> Iterator[list[tuple[float, float, int, bool]]]:
+    """Of every decode step inside the `with`: seconds beside its pass and of it, tokens committed, whether it had a draft."""
+    step, steps = Scheduler.step, []
 
-        def timed(stream: DecodeStream) -> int:
-            before = counts.spec_steps
-            start = perf_counter()
-            committed = step(stream)
-            beside = perf_counter() - start - passes[-1]
-            steps.append((beside, passes[-1], committed, counts.spec_steps > before))
-            return committed
+    def timed(scheduler: Scheduler) -> PassStats | None:
+        (stream,) = scheduler.streams
+        before, decoding = stream.committed, stream.decoding
+        start = perf_counter()
+        stats = step(scheduler)
+        if stats is not None and decoding:
+            beside = perf_counter() - start - stats.seconds
+            steps.append((beside, stats.seconds, stream.committed - before, stats.drafted > 0))
+        return stats
 
-        decoder.step = timed  # type: ignore[method-assign]
+    Scheduler.step = timed  # type: ignore[method-assign]
+    try:
         yield steps
+    finally:
+        Scheduler.step = step  # type: ignore[method-assign]
 
 
 def priced(log: Sequence[StepRecord]) -> float:
     """Speedup by the table alone: tokens over the cost of all steps in plain steps."""
     curve = default_table()
-    paid = sum(curve.cost(r.taken.rows, r.taken.context) if r.kind == "verify" else 1.0 for r in log)
+    paid = sum(curve.cost(r.stats.rows, r.stats.context) if r.kind == "verify" else 1.0 for r in log)
     return sum(r.committed for r in log) / paid if paid else 1.0
 
 
@@ -130,15 +133,15 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
         order = ["plain", *variants] if turn % 2 == 0 else [*reversed(variants), "plain"]
         for variant in order:
             log: list[StepRecord] = []
-            decoder = make_decoder(model, task, variant, log.append)
-            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=decoder, **task.sampling)
+            drafter = make_drafter(model, task, variant, log.append)
+            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
             reference = reference or out
             if out.tokens != reference.tokens:
                 raise AssertionError(f"{task.kind} {task.index}: {variant} gives other tokens than plain decoding")
             if turn:  # the first round warms up
                 seconds[variant].append(out.decode_seconds)
             if variant != "plain":
-                last[variant] = {**out.speculation.as_dict(), "priced": priced(log), "sources": decoder.source.counts()}
+                last[variant] = {**out.speculation.as_dict(), "priced": priced(log), "sources": drafter.source.counts()}
     assert reference is not None
     tokens = reference.tokens
     return {
@@ -159,9 +162,9 @@ def overhead(model: Model, task: Task, ids: Sequence[int], rounds: int) -> dict[
     drafting: list[tuple[float, float, int, bool]] = []
     for turn in range(rounds):
         for variant in ("plain", "speculative") if turn % 2 == 0 else ("speculative", "plain"):
-            decoder = make_decoder(model, task, variant)
-            with timed_steps(model, decoder) as steps:
-                model.generate(ids, max_tokens=MAX_TOKENS, speculative=decoder, **task.sampling)
+            drafter = make_drafter(model, task, variant)
+            with timed_steps(model) as steps:
+                model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
             (plain if variant == "plain" else drafting).extend(steps)
     beside_plain = statistics.median(beside for beside, *_ in plain) if plain else 0.0
     out = {}

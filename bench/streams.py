@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -56,21 +57,24 @@ def prompt(i: int) -> str:
 
 
 def one_after_another(cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds of decoding, and the tokens."""
+    """Seconds per decoded token, and the tokens."""
     replies = [c.send(prompt(i)) for i, c in enumerate(cs)]
-    return sum(r.decode_seconds for r in replies), [r.tokens for r in replies]
+    return sum(r.decode_seconds for r in replies) / sum(len(r.tokens) - 1 for r in replies), [r.tokens for r in replies]
 
 
 def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds of decoding, and the tokens."""
+    """Seconds per decoded token once all prompts are computed, and the tokens."""
     batch = TurnBatch(model)
+    batch.scheduler.stretch = inf  # prompts first
     turns = [batch.send(c, prompt(i)) for i, c in enumerate(cs)]
-    while any(turn.waiting for turn in turns):
+    while not all(turn.begun for turn in turns):
         batch.step()
+    before = sum(turn.stream.committed for turn in turns)
     start = perf_counter()
     while batch.busy:
         batch.step()
-    return perf_counter() - start, [turn.settle().tokens for turn in turns]
+    seconds = perf_counter() - start
+    return seconds / (sum(turn.stream.committed for turn in turns) - before), [turn.settle().tokens for turn in turns]
 
 
 def bare_passes(model: fucina.Model, cs: Sequence[Conversation], repeats: int) -> list[float]:
@@ -154,7 +158,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     for n, batch in samples["together"].items():
         gain = Spread.of(results.pair_ratios(samples["after another"][n], batch))
         cost = Spread.of([many / one for one, many in samples["rows"][n]])
-        rate = Spread.of([int(n) * (tokens - 1) / s for s in batch])
+        rate = Spread.of([1 / s for s in batch])
         possible = int(n) / cost.median
         body.append(
             [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]

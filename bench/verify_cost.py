@@ -10,10 +10,11 @@ import argparse
 import sys
 import warnings
 
+from fucina.engine.cost_table import DEFAULT
+
 import fucina
 from fucina.measure.verify_cost import CONTEXTS, ROUNDS, ROWS, measured_table, public_name
 from fucina.ops.native.cores import default_threads
-from fucina.speculative.cost_table import DEFAULT
 
 
 def main(argv: list[str] | None = None) -> int:

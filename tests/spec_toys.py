@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fucina.engine import Scheduler, Stream, VerifyCost
+from fucina.engine import Scheduler, Stream
 from fucina.errors import KvCacheOverflow
 from fucina.sampling import Sampler
 from fucina.speculative import CascadeOptions, SpeculationIndex
@@ -61,14 +61,9 @@ class ToyModel:
         self.vocab, self.seed, self.memory, self.recurrent = vocab, seed, memory, recurrent
         self.config = SimpleNamespace(vocab_size=vocab)
         self.passes = []  # rows of each pass
-        self._costs = {}
 
     def new_cache(self, capacity):
         return ToyState(capacity, self.recurrent)
-
-    def pass_cost(self, table=None):
-        key = None if table is None else (table.rows, table.contexts, table.costs)
-        return self._costs.setdefault(key, VerifyCost(table))
 
     def row(self, tokens):
         return (
@@ -78,15 +73,19 @@ class ToyModel:
             * 2
         )
 
-    def compute(self, requests):
+    def forward_rows(self, requests):
         for state, tokens, _ in requests:
             state.begin(len(tokens))
         out = []
-        for state, tokens, wanted in requests:
+        for state, tokens, want in requests:
+            wanted = {"all": len(tokens), "last": 1, "none": 0}.get(want, want)
             end = state.len + len(tokens)
             state.rows[state.len : end] = list(tokens)
             rows = [self.row(state.rows[max(0, e - self.memory) : e]) for e in range(end - wanted + 1, end + 1)]
             out.append(np.stack(rows) if rows else np.empty((0, self.vocab), np.float32))
+        for state, tokens, want in requests:
+            if isinstance(want, str):
+                state.commit(len(tokens))
         self.passes.append(sum(len(t) for _, t, _ in requests))
         return out
 

@@ -412,8 +412,8 @@ class Conversation:
         if room < 1:
             prefix = f" after {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
             raise ContextFull(
-                f"the conversation has {len(ids)} tokens with this message{prefix}, and the context of {self.capacity} "
-                "must hold at least one token of a reply as well; start a new one"
+                f"the conversation has {len(ids)} tokens with this message{prefix}, and the context holds "
+                f"{self.capacity}, the reply included; start a new one"
             )
         reset_processor(self.sampler.processor)  # may fail: before anything has changed
         self._keep_rows(ids)

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
             status = talk(conversation, keep_history=not args.no_history)
         if args.spec_stats:
-            print(*common.spec_report(conversation.decoder), sep="\n", file=sys.stderr)
+            print(*common.spec_report(conversation.drafter), sep="\n", file=sys.stderr)
         return status
     finally:
         model.close()
@@ -107,5 +107,5 @@ def _answer(conversation: Conversation, messages: list[str], path: str, as_json:
             break
     if as_json:
         document = {"model": path, "messages": list(conversation.messages), "turns": turns}
-        common.print_json({**document, **common.describe_spec(conversation.decoder)})
+        common.print_json({**document, **common.describe_spec(conversation.drafter)})
     return 130 if interrupted else 0

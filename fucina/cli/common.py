@@ -15,7 +15,7 @@ from ..errors import InvalidOption, InvalidText
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..decoding import Decoder
+    from ..engine.drafts import Drafter
     from ..generation import Generation
     from ..model import Model
 
@@ -147,18 +147,18 @@ def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
         raise InvalidOption(f"--spec-costs {args.spec_costs}: {error.strerror}") from None
 
 
-def spec_report(decoder: Decoder) -> list[str]:
-    """Return lines about a decoder's drafts, for people."""
-    parts = (getattr(decoder, "stats", None), getattr(decoder, "source", None))
+def spec_report(drafter: Drafter | None) -> list[str]:
+    """Return lines about a drafter's work, for people."""
+    parts = (getattr(drafter, "stats", None), getattr(drafter, "source", None))
     return [part.summary() for part in parts if part is not None]
 
 
-def describe_spec(decoder: Decoder) -> dict[str, Any]:
-    """Return the same for a script; nothing if the decoder does not speculate."""
-    stats = getattr(decoder, "stats", None)
+def describe_spec(drafter: Drafter | None) -> dict[str, Any]:
+    """Return the same for a script; nothing for plain decoding."""
+    stats = getattr(drafter, "stats", None)
     if stats is None:
         return {}
-    counts = decoder.source.counts() if hasattr(decoder.source, "counts") else {}  # type: ignore[attr-defined]
+    counts = drafter.source.counts() if hasattr(drafter.source, "counts") else {}  # type: ignore[attr-defined]
     sources = {name: {"accepted": a, "drafted": d, "muted": muted} for name, (a, d, muted) in counts.items()}
     return {"speculation": {**stats.as_dict(), "sources": sources}}
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         model.close()
     if args.json:
         finish = "interrupted" if interrupted else None
-        told = {**common.describe(result, finish), **common.describe_spec(stream.decoder)}
+        told = {**common.describe(result, finish), **common.describe_spec(stream.stream.drafter)}
         common.print_json({"model": str(model.path), "prompt": prompt, **told})
     else:
         common.show("\n")
@@ -61,5 +61,5 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if args.spec_stats:
-        print(*common.spec_report(stream.decoder), sep="\n", file=sys.stderr)
+        print(*common.spec_report(stream.stream.drafter), sep="\n", file=sys.stderr)
     return 130 if interrupted else 0

@@ -172,7 +172,7 @@ class _Terminal:
         )  # fmt: skip
         _tell(f"{c.used} of {c.capacity} positions in use; {said}")
         _tell(f"seed {c.sampler.options.seed}, {c.sampler.rng.position} draws made")
-        for line in common.spec_report(c.decoder):
+        for line in common.spec_report(c.drafter):
             _tell(line)
 
 

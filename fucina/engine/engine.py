@@ -29,13 +29,11 @@ from ..errors import (
 from ..models import LoadedFamily
 from ..ops.override import OVERRIDES
 from ..ops.rows import MAX_ROWS, RowBatch
-from .cost_table import CostTable, default_table
-from .verify_cost import VerifyCost
 
 Tokens = Sequence[int] | np.ndarray
-Request = tuple[State, Tokens, str]
+Request = tuple[State, Tokens, str | int]
 
-_WANTS = ("all", "last", "none")
+_WANTS: dict[Any, Callable[[int], int]] = {"all": lambda rows: rows, "last": lambda rows: 1, "none": lambda rows: 0}
 
 
 class Interpreter(Protocol):
@@ -89,7 +87,6 @@ class Engine:
         self.context, self.cache_dtype, self.fingerprint = context, cache_dtype, fingerprint
         self._interpreter = interpreter
         self._layout = Layout(family.parts)
-        self._costs: list[VerifyCost] = []
         self._lock = threading.RLock()
         self._process = os.getpid()
 
@@ -130,15 +127,6 @@ class Engine:
             )
         return State(self._layout, capacity, self.cache_dtype, self.fingerprint)
 
-    def pass_cost(self, table: CostTable | None = None) -> VerifyCost:
-        """What passes of this engine cost, in plain steps: one `VerifyCost` per table, shared by all streams."""
-        table = default_table() if table is None else table
-        for known in self._costs:
-            if known.table is table or known.table == table:
-                return known
-        self._costs = [*self._costs, VerifyCost(table)]
-        return self._costs[-1]
-
     # --- passes -------------------------------------------------------------------------------------------------------
 
     def logits(self, tokens: Tokens) -> np.ndarray:
@@ -162,6 +150,8 @@ class Engine:
         Parameters
         ----------
         requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
+            Or a number: the logits of so many last rows, and this state is not advanced: it waits for the caller's
+            `state.commit(rows)`, with as many of the rows as are to be kept.
 
         Returns
         -------
@@ -177,24 +167,13 @@ class Engine:
         InvalidOption : another `want`.
         ReentrantForward : called from inside a pass of this model.
         """
-        for i, (_, _, want) in enumerate(requests):
-            if want not in _WANTS:
-                raise InvalidOption(f"stream {i}: want must be one of {', '.join(_WANTS)}, got {want!r}")
         with self._passes():
-            rows = self._check([(s, t, {"last": 1, "none": 0}.get(want)) for s, t, want in requests])
+            rows = self._check(requests)
             out = self._run(rows)
-            for state, ids, _ in rows:
-                state.commit(len(ids))
+            for (state, ids, _), (_, _, want) in zip(rows, requests, strict=True):
+                if isinstance(want, str):
+                    state.commit(len(ids))
         return out
-
-    def compute(self, requests: Sequence[tuple[State, Tokens, int]]) -> list[np.ndarray]:
-        """Run the next tokens of several streams, and leave it to the caller what their states keep.
-
-        As `forward_rows`, but with the number of last rows whose logits are wanted, and no state moves: each waits for
-        its `commit(rows)`, with as many of the rows as the caller wants to keep.
-        """
-        with self._passes():
-            return self._run(self._check(requests))
 
     def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
@@ -271,12 +250,12 @@ class Engine:
         if state.fingerprint != self.fingerprint:
             raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
 
-    def _check(self, requests: Sequence[tuple[State, Tokens, int | None]]) -> list[_Rows]:
-        """The rows of a call, or the error that names what is wrong with them; `None` wants all rows' logits."""
+    def _check(self, requests: Sequence[Request]) -> list[_Rows]:
+        """The rows of a call, or the error that names what is wrong with them."""
         if not requests:
             raise EmptyInput("a pass needs at least one stream, got none")
         checked = []
-        for i, (state, tokens, wanted) in enumerate(requests):
+        for i, (state, tokens, want) in enumerate(requests):
             self.check_state(state, f"stream {i}: ")
             ids = self.check_tokens(tokens)
             if state.len + len(ids) > min(state.capacity, self.context):
@@ -284,7 +263,12 @@ class Engine:
                     f"stream {i}: {len(ids)} tokens at position {state.len} pass the capacity of {state.capacity}"
                     + ("" if state.capacity <= self.context else f" or the context of {self.context}")
                 )
-            checked.append(_Rows(state, ids, len(ids) if wanted is None else wanted))
+            wanted = _WANTS[want](len(ids)) if isinstance(want, str) and want in _WANTS else want
+            if type(wanted) is not int or not 0 <= wanted <= len(ids):
+                raise InvalidOption(
+                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {want!r}"
+                )
+            checked.append(_Rows(state, ids, wanted))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked

@@ -18,8 +18,8 @@ import numpy as np
 from ..errors import SharedStream
 from ..ops.rows import MAX_ROWS
 from .drafts import NO_DRAFT, Draft, Drafter, PassStats, Verified
-from .verify_cost import VerifyCost
 from .stream import Stream
+from .verify_cost import VerifyCost
 
 PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long for the prompts that join it
 
@@ -27,11 +27,8 @@ PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long 
 class PassRunner(Protocol):
     """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
 
-    def compute(self, requests: Sequence[tuple[Any, Sequence[int], int]]) -> list[np.ndarray]:
-        """See `Engine.compute`."""
-
-    def pass_cost(self, table: Any = None) -> VerifyCost:
-        """See `Engine.pass_cost`."""
+    def forward_rows(self, requests: Sequence[Any]) -> list[np.ndarray]:
+        """See `Engine.forward_rows`."""
 
 
 @dataclass(slots=True)
@@ -59,7 +56,7 @@ class Scheduler:
 
     Parameters
     ----------
-    engine : Engine, or anything that has its `compute` and `pass_cost`.
+    engine : Engine, or anything that has its `forward_rows`.
     row_budget : rows of a pass at most, 1 to 128.
     stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
 
@@ -72,6 +69,7 @@ class Scheduler:
         self.engine, self.row_budget, self.stretch = engine, row_budget, stretch
         self.streams: list[Stream] = []
         self._turn = 0  # passes so far: who comes first rotates
+        self._cost = VerifyCost()
         self._helper: ThreadPoolExecutor | None = None
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
@@ -118,12 +116,11 @@ class Scheduler:
         requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
         waiting = self._start_preparing(works)
         start = perf_counter()
-        rows = self.engine.compute(requests)
+        rows = self.engine.forward_rows(requests)
         seconds = perf_counter() - start
         drafted = sum(len(w.draft) for w in works)
         total = sum(len(tokens) for _, tokens, _ in requests)
         stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
-        self.engine.pass_cost().price(stats)
         for work, logits in zip(works, rows, strict=True):
             self._settle(work, logits, stats, waiting.get(id(work.stream)))
         return stats
@@ -144,6 +141,9 @@ class Scheduler:
             stream.state.commit(work.rows)
             return
         before, of_prompt, sampled, whole = len(stream.tokens), not stream.decoding, 0, False
+        if of_prompt and stream.check_end():  # cancelled before its first token
+            stream.state.commit(work.rows - 1)
+            return
         try:
             if prepared is not None:
                 prepared.result()
@@ -208,7 +208,7 @@ class Scheduler:
         if own == 0:
             return self.row_budget
         context = sum(w.stream.state.len for w in works) / len(works)
-        curve = self.engine.pass_cost().curve(context)
+        curve = self._cost.curve(context)
         rows, allowed = own, self.stretch * curve[min(own, len(curve) - 1)]
         while rows < self.row_budget and curve[min(rows + 1, len(curve) - 1)] <= allowed:
             rows += 1

@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 def stop_texts(stop: Any) -> tuple[str, ...]:
     """Return the stop texts that an option gives: one, several, or None for none.
 
-    An empty text stops nothing and is left out.  Raises InvalidOption for anything else.
+    An empty text stops nothing.  Raises InvalidOption for anything else.
     """
     stops = (stop,) if isinstance(stop, str) else () if stop is None else stop
     stops = tuple(stops) if isinstance(stops, Iterable) else (stops,)
     if not all(isinstance(s, str) for s in stops):
         raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
-    return tuple(s for s in stops if s)
+    return stops
 
 
 class StopText:
@@ -36,7 +36,7 @@ class StopText:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = list(stops)
+        self._stops = [s for s in stops if s]
         self._held = ""
         self.fired: str | None = None
 
@@ -166,7 +166,12 @@ class TextStream(Generic[Result]):
     Parameters
     ----------
     scheduler, stream, text : what runs, and what it says.
-    settle : ends the stream for good, whenever and however often it is called; returns the result.
+    settle : ends the stream for good, whenever and however often it is called.
+    peek : the result so far.
+
+    Attributes
+    ----------
+    stream : the stream that is read.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class TextStream(Generic[Result]):
         settle: Callable[[], Result],
         peek: Callable[[], Result],
     ) -> None:
-        self._scheduler, self._stream, self._text = scheduler, stream, text
+        self._scheduler, self.stream, self._text = scheduler, stream, text
         self._settle, self._peek = settle, peek
         self._pieces = self._run()
 
@@ -189,11 +194,11 @@ class TextStream(Generic[Result]):
 
     def cancel(self) -> None:
         """End the stream at its next token; from any thread.  The iterator then ends by itself."""
-        self._stream.cancel()
+        self.stream.cancel()
 
     def close(self) -> None:
         """End the stream now.  What was said by then stays."""
-        self._stream.cancel()
+        self.stream.cancel()
         self._pieces.close()
         self._settle()  # in case it was never started
 
@@ -204,17 +209,17 @@ class TextStream(Generic[Result]):
 
     def _run(self) -> Iterator[str]:
         try:
-            for _ in self._scheduler.run(self._stream):
+            for _ in self._scheduler.run(self.stream):
                 if piece := self._text.unread():
                     yield piece
         except Exception as error:  # of the pass itself
-            self._stream.fail(error)
+            self.stream.fail(error)
         except BaseException:  # closed by its reader, or Ctrl-C
-            self._stream.cancel()
+            self.stream.cancel()
             raise
         finally:
             self._settle()
         if piece := self._text.unread():
             yield piece
-        if self._stream.error is not None:
-            raise self._stream.error
+        if self.stream.error is not None:
+            raise self.stream.error

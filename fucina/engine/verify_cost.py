@@ -21,7 +21,8 @@ CONTEXTS = 512  # times of passes are compared with those of contexts in the sam
 class VerifyCost:
     """Prices passes in plain steps: the table's shape times what was measured.
 
-    What a pass costs depends on the machine and the model, not on who asked for it: all streams of an engine share one.
+    Every drafter has one, and learns from each pass that its stream takes part in: so it begins with the table, and
+    what disturbed an earlier text does not burden the next one.
 
     Parameters
     ----------
@@ -35,14 +36,13 @@ class VerifyCost:
         out are never measured again: a high scale that no verify confirms therefore fades.
     """
 
-    __slots__ = ("_curve", "_plain", "_priced", "_unconfirmed", "scale", "table")
+    __slots__ = ("_curve", "_plain", "_unconfirmed", "scale", "table")
 
     def __init__(self, table: CostTable | None = None) -> None:
         self.table = default_table() if table is None else table
         self._plain: dict[tuple[int, int], float] = {}  # seconds of a plain pass, by streams and block of contexts
         self._curve: tuple[int, list[float]] = (-1, [])  # block of 64 positions, its curve
         self._unconfirmed = 0
-        self._priced: tuple[PassStats | None, float] = (None, 1.0)
         self.scale = 1.0
 
     def curve(self, context: float) -> list[float]:
@@ -71,23 +71,17 @@ class VerifyCost:
         return self.estimates(drafts, context, streams)[-1]
 
     def price(self, stats: PassStats, timed: bool = True) -> float:
-        """Return the cost of a pass in plain passes of its streams, and learn from its time, once per pass.
+        """Return the cost of a pass in plain passes of its streams, and learn from its time.
 
         A pass with rows of prompts took time for these as well: nothing is learned from it.
         """
-        known, cost = self._priced
-        if known is stats:
-            return cost
         timed = timed and not stats.prefill
         if stats.drafted:
             seconds = stats.seconds if timed else None
-            cost = self.verify(stats.rows, stats.context, stats.streams, seconds)
-        else:
-            cost = 1.0
-            if timed and stats.rows == stats.streams > 0:
-                self.note_plain(stats.seconds, stats.streams, stats.context)
-        self._priced = stats, cost
-        return cost
+            return self.verify(stats.rows, stats.context, stats.streams, seconds)
+        if timed and stats.rows == stats.streams > 0:
+            self.note_plain(stats.seconds, stats.streams, stats.context)
+        return 1.0
 
     def note_plain(self, seconds: float, streams: int = 1, context: float = 0) -> None:
         """Learn how long a pass of one row each of `streams` streams took."""

@@ -13,7 +13,7 @@ from time import perf_counter
 from ..errors import InvalidOption
 from ..model import Model
 from ..ops.rows import MAX_ROWS
-from ..speculative.cost_table import CostTable
+from ..engine.cost_table import CostTable
 from .results import stamp
 from .tables import Table
 

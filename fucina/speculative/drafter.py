@@ -35,7 +35,7 @@ class SourceDrafter(Drafter):
 
     Parameters
     ----------
-    model : Model or Engine: its vocabulary, and what its passes cost.
+    model : Model or Engine, for the size of its vocabulary.
     source : DraftSource
     options : Options, optional
     gate : CostGate, optional
@@ -88,7 +88,7 @@ class SourceDrafter(Drafter):
         if gate is None and not self._has_odds:
             gate = CostGate(self.options)
         self.gate, self.timed, self.on_step = gate, timed, on_step
-        self.cost: VerifyCost = model.pass_cost(self.options.table) if timed else VerifyCost(self.options.table)
+        self.cost = VerifyCost(self.options.table)
         self.stats = Stats()
         self._ledger = Ledger(self.options)
         self._vocab = model.config.vocab_size if vocab is None else vocab

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from .. import checks
+from ..engine.cost_table import CostTable, default_table
 from ..errors import InvalidOption, ProbeStepsZero, RateWindowTooSmall, ReprobeAfterZero
 from ..ops.rows import MAX_ROWS
-from ..engine.cost_table import CostTable, default_table
 
 # name -> (lowest, highest) of the whole numbers
 _WHOLE = {

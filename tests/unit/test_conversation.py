@@ -7,7 +7,7 @@ import pytest
 
 import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch
-from fucina.decoding import common_prefix
+from fucina.engine import common_prefix
 from fucina.errors import (
     ChatTemplateError,
     ContextFull,
@@ -23,7 +23,7 @@ from fucina.errors import (
     UnknownMessages,
 )
 from fucina.sampling import AllowTokens, BanTokens
-from fucina.speculative import Options, SpeculativeDecoder
+from fucina.speculative import Options, SourceDrafter
 from tests.chat_model import write_chat_model
 from tests.conversations import FailAt, Script, check_state, fresh_reply
 
@@ -273,7 +273,9 @@ def test_max_tokens_and_a_full_context(model):
     c = Conversation(model, template="chatml", max_tokens=3)
     reply = c.send("hi")
     assert (len(reply.tokens), reply.finish_reason) == (3, "length")
-    for room in (0, 1, 4):
+    with pytest.raises(ContextFull, match=f"holds {len(prompt)}"):  # not one token of a reply would fit
+        Conversation(model, template="chatml", capacity=len(prompt)).send("hi")
+    for room in (1, 4):
         c = Conversation(model, template="chatml", capacity=len(prompt) + room, max_tokens=50)
         reply = c.send("hi")
         assert len(reply.tokens) == room and reply.finish_reason == "length" and len(c.history) == c.capacity
@@ -509,11 +511,8 @@ def test_a_turn_that_ends_in_prefill_never_was(model, monkeypatch, template, how
             c.send(LONG)
     monkeypatch.undo()
     assert (list(c.messages), c.sampler.rng.position) == before[1:]
-    if template is None:  # what the whole conversation, rendered anew, had in common with the cache
-        assert c.history == before[0][: len(c.history)]
-    else:
-        assert c.history == before[0]
-    check_state(c)
+    assert c.history == before[0]
+    check_state(c, complete=template is not None)  # a template renders all anew: rows of what was shared are left
     position = c.sampler.rng.position
     reply = c.send("again")
     assert reply.tokens == fresh_reply(c, c.history[: reply.prompt_tokens], position).tokens
@@ -531,7 +530,7 @@ def test_a_reused_prompt_that_ends_in_prefill(model, monkeypatch, how):
         with pytest.raises(RuntimeError):
             c.send_tokens_reuse(ids)
     monkeypatch.undo()
-    check_state(c)
+    check_state(c, complete=False)
     reply = c.send_tokens_reuse(ids)
     assert reply.reused_prefix >= 50 and reply.tokens == fresh_reply(c, ids, 0).tokens
 
@@ -570,7 +569,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
     """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
     if speculation:
-        speculation = SpeculativeDecoder(
+        speculation = SourceDrafter(
             model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
         )
     c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
@@ -773,9 +772,9 @@ def test_prefix_rows(model):
     assert again.reused_prefix == len(first) - 1 and again.tokens == reply.tokens
     other = c.send_tokens_reuse([1, 2])
     assert other.tokens == fresh_reply(c, [*prefix, 1, 2], 0).tokens
-    with pytest.raises(ContextFull, match="behind 13 rows of prefix"):
-        c.send_tokens_reuse([1] * 88)
-    assert c.send_tokens_reuse([1] * 87).finish_reason == "length"
+    with pytest.raises(ContextFull, match="after 13 rows of prefix"):
+        c.send_tokens_reuse([1] * 87)
+    assert c.send_tokens_reuse([1] * 86).finish_reason == "length"
     c.reset()
     assert c.used == 13
     c.send("hi")

@@ -21,7 +21,7 @@ import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
 from fucina.errors import ContextFull, NoSuchTurn, ReferencesUnsupported, SpeculationDisabled, UnknownMessages
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, Watermark, compose
-from fucina.speculative import Options, SpeculativeDecoder
+from fucina.speculative import Options, SourceDrafter
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
 from tests.models import need_smollm2
@@ -175,7 +175,7 @@ class ConversationMachine(RuleBasedStateMachine):
             "plain": False,
             "default": True,
             "eager": EAGER,
-            "knowing": SpeculativeDecoder(self.model, self.oracles[kind].knowing, EAGER),
+            "knowing": SourceDrafter(self.model, self.oracles[kind].knowing, EAGER),
         }
         processor = Fuse(processor_of(kind, self.model))
         options = {**KINDS[kind], "processor": processor, "speculation": drafts[mode]}

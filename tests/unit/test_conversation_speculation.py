@@ -17,9 +17,10 @@ from fucina.errors import (
     TokenOutOfRange,
 )
 from fucina.sampling import BanTokens, BiasTokens, Watermark, compose
-from fucina.speculative import CascadeOptions, Options, SpeculationIndex, SpeculativeDecoder, Stats
+from fucina.speculative import CascadeOptions, Options, SourceDrafter, SpeculationIndex, Stats
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
+from tests.spec_toys import rows_of
 
 EAGER = Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
 SAMPLED = {"temperature": 0.8, "top_k": 20, "repeat_penalty": 1.1, "presence_penalty": 0.2, "seed": 5}
@@ -52,7 +53,7 @@ class Memory:
 
 
 def rows(c):
-    return [plane[:, : c.cache.len].tobytes() for i in range(len(c.cache.geometry)) for plane in c.cache.planes(i)]
+    return rows_of(c.cache)
 
 
 class Telling:
@@ -94,7 +95,7 @@ class Telling:
         self.c = Conversation.init_warm(self.model, warm, speculation=self.speculation, **self.options)
         self.c.sampler.rng.position = position
         if stats is not None:  # a decoder of its own begins to count anew
-            again = self.c.spec_stats == stats if isinstance(self.speculation, SpeculativeDecoder) else False
+            again = self.c.spec_stats == stats if isinstance(self.speculation, SourceDrafter) else False
             self.sampled = self.sampled if again else 0
 
     def tell(self, template):
@@ -161,9 +162,9 @@ def test_every_way_to_lead_one(model, template, options):
         True,
         EAGER,
         SpeculationIndex(model.config.vocab_size),
-        SpeculativeDecoder(model, Memory(plain.texts), EAGER),
-        SpeculativeDecoder(model, Memory(plain.texts, wrong=4), EAGER),
-        SpeculativeDecoder(model, Memory(plain.texts, wrong=1), EAGER),
+        SourceDrafter(model, Memory(plain.texts), EAGER),
+        SourceDrafter(model, Memory(plain.texts, wrong=4), EAGER),
+        SourceDrafter(model, Memory(plain.texts, wrong=1), EAGER),
     ):
         told = Telling(model, speculation, processor_of(kind, model), **options)
         assert told.tell(template) == expected
@@ -199,7 +200,7 @@ def test_batches_with_drafts(model, sampling):
     for text, c in zip(texts, alone, strict=True):
         text.append(list(c.history))
     memories = [
-        SpeculativeDecoder(model, Memory(text, wrong), EAGER) for text, wrong in zip(texts, (0, 3, 0, 1), strict=True)
+        SourceDrafter(model, Memory(text, wrong), EAGER) for text, wrong in zip(texts, (0, 3, 0, 1), strict=True)
     ]
     for speculations in ([True] * 4, [EAGER, False, EAGER, True], memories, [memories[0], False, True, memories[3]]):
         together = make(speculations)
@@ -230,7 +231,7 @@ def test_a_stream_that_fails_in_a_batch_with_drafts(model):
 
     cs = [
         Conversation(model, template="chatml", max_tokens=12, speculation=s, processor=BanTokens([END]))
-        for s in (True, SpeculativeDecoder(model, Broken([]), EAGER), False)
+        for s in (True, SourceDrafter(model, Broken([]), EAGER), False)
     ]
     prompts = [model.tokenizer.encode(text) for text in ("abab", "hi", "x")]
     replies = send_batch_tokens_reuse(cs, prompts)
@@ -342,7 +343,7 @@ def test_what_is_said_by_name(model):
 
 def test_a_source_of_ones_own_takes_documents_if_it_can(model):
     index = SpeculationIndex(model.config.vocab_size, CascadeOptions(conversation=False))
-    c = Conversation(model, template="chatml", speculation=SpeculativeDecoder(model, index, EAGER))
+    c = Conversation(model, template="chatml", speculation=SourceDrafter(model, index, EAGER))
     c.add_spec_reference([1, 2, 3])
     assert len(index.references) == 1
 

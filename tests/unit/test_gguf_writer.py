@@ -12,7 +12,17 @@ from hypothesis.extra.numpy import arrays
 
 from fucina.errors import BlockFormatError, GgufError
 from fucina.gguf import (
-    SUPPORTED, GgmlType, GgufFile, Metadata, Typed, ValueType, block_shape, dequantize, quantize, row_bytes, write_gguf,
+    SUPPORTED,
+    GgmlType,
+    GgufFile,
+    Metadata,
+    Typed,
+    ValueType,
+    block_shape,
+    dequantize,
+    quantize,
+    row_bytes,
+    write_gguf,
 )  # fmt: skip
 from fucina.gguf.parse import parse_header
 from fucina.gguf.types import VALUE_DTYPES

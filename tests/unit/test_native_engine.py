@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fucina.ops.native.memory import aligned
+from fucina.ops.native.sources import RopeTable
 
 import fucina
 from fucina.errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
 from fucina.ops import naive
 from fucina.ops.native import cores
-from fucina.ops.native.memory import aligned
-from fucina.ops.native.sources import RopeTable
 from fucina.ops.rope import RopeSpec, rope_table
 
 from ..models import TINY

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fucina.ops.native.build import build
+from fucina.ops.native.compiled import compiled
+from fucina.ops.native.memory import aligned
+from fucina.ops.native.system import system_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import EngineClosed, ReentrantForward
 from fucina.kernels.record import COLS, HOST, NOUT, OUTROWS, ROWS, ROWTAB, M
-from fucina.ops.native.build import build
-from fucina.ops.native.compiled import compiled
 from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ, AT_STEP
-from fucina.ops.native.memory import aligned
 from fucina.ops.native.schedule import Address, Partition, Record, Schedule, Value
-from fucina.ops.native.system import system_calls
 from fucina.ops.native.team import Team
 
 from .native_kernels import HOOK_LINE, kernel, mix

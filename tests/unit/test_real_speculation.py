@@ -4,13 +4,13 @@ import hashlib
 import random
 
 import pytest
+from fucina.decoding import Decoder
 
 import fucina
 from fucina.chat import Conversation, send_batch
-from fucina.decoding import Decoder
 from fucina.errors import TokenOutOfRange
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions
-from fucina.speculative import BatchDecoder, Options, SpeculativeDecoder
+from fucina.speculative import BatchDecoder, Options, SourceDrafter
 from tests.conversations import check_state
 from tests.models import need_gemma3, need_smollm2
 from tests.spec_toys import KINDS, Logged, decode, prefilled, rows_of, source_of
@@ -83,7 +83,7 @@ def test_every_source(model, plain, kind, sampled):
         expected = plain(text, sampled)
         source = source_of(kind, expected["tokens"], model.config.vocab_size, i)
         free = {"min_speedup": 0.0, "adapt_budget": False, "min_draft": 1, "topk_feedback": 4}
-        decoder = SpeculativeDecoder(model, source, Options(**(free if i == 0 else {})))
+        decoder = SourceDrafter(model, source, Options(**(free if i == 0 else {})))
         stream, logits, seen, decoder.on_row = start(model, text, sampled)
         decode(decoder, stream, logits)
         assert outcome(stream, seen) == expected
@@ -104,7 +104,7 @@ def test_batches(model, plain, streams, sampled):
         kind = r.choice(KINDS)
         source = source_of(kind, expected[-1]["tokens"], model.config.vocab_size, streams)
         options = Options(max_draft=r.choice([3, 7, 16]), min_speedup=0.0, adapt_budget=False)
-        decoder = SpeculativeDecoder(model, source, options, on_row=hook, cost=batch.cost)
+        decoder = SourceDrafter(model, source, options, on_row=hook, cost=batch.cost)
         decoder = Decoder(model, hook) if r.random() < 0.2 else decoder
         decoder.bootstrap_step(stream, logits)
         batch.add(stream, decoder)
@@ -188,7 +188,7 @@ def test_drafts_across_the_edge_of_the_window():
         for kind in ("perfect", "part"):
             source = source_of(kind, ids + plain.tokens, model.config.vocab_size, 1)
             options = Options(max_draft=8, min_speedup=0.0, adapt_budget=False)
-            decoder = SpeculativeDecoder(model, source, options)
+            decoder = SourceDrafter(model, source, options)
             fast = model.generate(ids, max_tokens=20, ignore_eos=True, speculative=decoder)
             assert fast.tokens == plain.tokens and (kind != "perfect" or fast.speculation.accepted > 15)
     finally:

@@ -10,13 +10,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from fucina.ops.twin import Twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.cache import KvCache
 from fucina.ops.naive import Naive
 from fucina.ops.native import Native
-from fucina.ops.twin import Twin
 
 from .tiny_models import FAMILIES, native, new_cache, run
 

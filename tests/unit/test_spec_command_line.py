@@ -9,7 +9,7 @@ from fucina.chat import Conversation
 from fucina.cli import main
 from fucina.errors import InvalidOption
 from fucina.measure import results, tables, verify_cost
-from fucina.speculative import CostTable, Options, SpeculativeDecoder
+from fucina.speculative import CostTable, Options, SourceDrafter
 from tests.chat_model import write_chat_model
 from tests.models import TINY
 
@@ -111,7 +111,7 @@ def test_an_empty_table(cli, tmp_path):
 # --- a table of one's own -----------------------------------------------------------------------------------------
 
 
-def test_a_table_goes_from_bench_to_the_decoder(cli, tmp_path, model, monkeypatch):
+def test_a_table_goes_from_bench_to_the_drafter(cli, tmp_path, model, monkeypatch):
     file = tmp_path / "costs.json"
     bench = ("bench", "--verify-cost", "--quick", "--model", PATH, "--backend", "naive", "--threads", 1)
     status, out, err = cli(*bench, "--write", file)
@@ -124,21 +124,14 @@ def test_a_table_goes_from_bench_to_the_decoder(cli, tmp_path, model, monkeypatc
     assert [f.name for f in tmp_path.iterdir()] == ["costs.json"]  # no half-written file stays
 
     seen = []
-    monkeypatch.setattr(SpeculativeDecoder, "bootstrap_step", _noting(SpeculativeDecoder.bootstrap_step, seen))
+    make = SourceDrafter.__init__
+    monkeypatch.setattr(SourceDrafter, "__init__", lambda self, *a, **k: (make(self, *a, **k), seen.append(self))[0])
     base = ("generate", PROMPT, "-n", 20, "--ignore-eos", "--model", PATH, "--backend", "naive")
     assert cli(*base, "--spec", "--spec-costs", file)[:2] == cli(*base)[:2]
     options = Options(cost_table=CostTable.load(file))
     assert model.generate(PROMPT, max_tokens=20, ignore_eos=True, speculative=options).speculation.committed == 20
     Conversation(model, template="chatml", max_tokens=2, speculation=options, references=["a text"]).send("hi")
     assert [d.options.table.costs for d in seen] == [table.costs] * 3
-
-
-def _noting(bootstrap, seen):
-    def step(self, stream, logits):
-        seen.append(self)
-        return bootstrap(self, stream, logits)
-
-    return step
 
 
 def test_a_table_as_json(cli):

@@ -9,7 +9,8 @@ from fucina.engine import Stream
 from fucina.errors import InvalidDecodeState, InvalidDraft, InvalidOption, KvCacheOverflow, TopKFeedbackDisabled
 from fucina.sampling import Sampler, SamplerOptions
 from fucina.sampling.reference import penalise
-from fucina.speculative import CostGate, Options, SourceDrafter, SpeculationIndex, Stats, drafter as drafter_module
+from fucina.speculative import CostGate, Options, SourceDrafter, SpeculationIndex, Stats
+from fucina.speculative import drafter as drafter_module
 from tests.spec_toys import Hungry, Logged, Random, Replay, ToyModel, decode, start
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -74,8 +75,7 @@ def test_rows_before_the_tokens():
     model = ToyModel()
     text = plain(model).tokens
     state = model.new_cache(100)
-    model.compute([(state, [9, 9], 0)])
-    state.commit(2)
+    model.forward_rows([(state, [9, 9], "none")])
     drafter = SourceDrafter(model, Replay(text), FREE)
     stream = Stream(state, list(PROMPT), Sampler(), drafter, max_tokens=40, prefix_rows=2)
     assert decode(model, stream) == text
@@ -92,7 +92,6 @@ def test_a_perfect_source_commits_whole_drafts():
     stream, drafter = speculative(model, Replay(text), Options(max_draft=4, adapt_budget=False, loss_credit=math.inf))
     assert stream.tokens == text
     assert model.passes == [5] + [5] * 7 + [4]  # prefill; 1 + 7 (4 + 1) tokens; the last pass has 3 drafts and a bonus
-    s = drafter.stats
     assert drafter.stats == Stats(steps=8, spec_steps=8, drafted=31, accepted=31, bonus=8, committed=40)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fucina.engine import Scheduler
 from fucina.errors import SharedStream
 from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import CostTable, Options, SourceDrafter, SpeculationIndex, VerifyCost
+from fucina.speculative import CostTable, Options, SourceDrafter, SpeculationIndex
 from tests.spec_toys import Hungry, Logged, Replay, ToyModel, decode, resume, start
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -24,11 +24,11 @@ def failing(function, at, error=Injected):
     """The function, but its call number `at` raises instead."""
     calls = [0]
 
-    def call(*arguments):
+    def call(*arguments, **named):
         calls[0] += 1
         if calls[0] == at:
             raise error(f"call {at}")
-        return function(*arguments)
+        return function(*arguments, **named)
 
     return call
 
@@ -37,9 +37,9 @@ def after(function, at):
     """Likewise, but the call that fails has done its work."""
     calls = [0]
 
-    def call(*arguments):
+    def call(*arguments, **named):
         calls[0] += 1
-        out = function(*arguments)
+        out = function(*arguments, **named)
         if calls[0] == at:
             raise Injected(f"after call {at}")
         return out
@@ -98,7 +98,7 @@ WHERE = [
     ("sampler.processor.commit", failing, 25),
     ("on_token", failing, 25),
     ("on_token", after, 25),
-    ("model.compute", failing, 8),
+    ("model.forward_rows", failing, 8),
     ("on_row", failing, 25),
     ("on_step", failing, 5),
 ]
@@ -137,7 +137,7 @@ def test_errors_leave_a_stream_that_goes_on(place, how, most, spoiled):
                     setup.sampler.processor.log == stream.tokens[len(PROMPT) :] or place == "sampler.processor.commit"
                 )
                 assert source.seen == text[: len(source.seen)] or not source.strict
-                if place != "model.compute":
+                if place != "model.forward_rows":
                     assert isinstance(stream.error, Injected) and stream.finish == "error"
                     left, stream = stream.remaining, resume(stream)
                     stream.max_tokens = max(left, 1)
@@ -207,7 +207,7 @@ def test_a_failing_pass_moves_nobody():
     scheduler, texts, _ = batch_of(3)
     scheduler.step()
     before = [list(s.tokens) for s in scheduler.streams]
-    scheduler.engine.compute = failing(scheduler.engine.compute, 1)
+    scheduler.engine.forward_rows = failing(scheduler.engine.forward_rows, 1)
     with pytest.raises(Injected):
         scheduler.step()
     assert [s.tokens for s in scheduler.streams] == before and all(s.error is None for s in scheduler.streams)
@@ -261,12 +261,3 @@ def test_a_pass_is_paid_by_those_who_draft():
     # 12 rows cost 5, three plain rows 2: the pass is 2.5 plain ones; 3 x 1.5 extra go 6 : 3 : 0
     assert [r[0].cost for r in records] == pytest.approx([1 + 3.0, 1 + 1.5, 1])
     assert [s.drafter.gate.speedup for s in scheduler.streams[:2]] == pytest.approx([7 / 4, 4 / 2.5])
-
-
-def test_streams_of_an_engine_share_what_its_passes_cost():
-    model, table = ToyModel(), [(1, 1.0), (17, 5.0)]
-    one, two = (SourceDrafter(model, Replay([]), Options(cost_table=table)) for _ in range(2))
-    other = SourceDrafter(model, Replay([]), Options(cost_table=[(1, 1.0), (9, 2.0)]))
-    untimed = SourceDrafter(model, Replay([]), Options(cost_table=table), timed=False)
-    assert one.cost is two.cost and one.cost not in (other.cost, untimed.cost)
-    assert isinstance(untimed.cost, VerifyCost) and untimed.cost.table == one.cost.table

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fucina.engine import PassStats
+from fucina.engine.cost_table import best_width
 from fucina.errors import (
     CostTableEmpty,
     InvalidOption,
@@ -15,7 +17,6 @@ from fucina.errors import (
     ReprobeAfterZero,
 )
 from fucina.speculative import CostGate, CostTable, Options, Stats, VerifyCost, default_table
-from fucina.speculative.cost_table import best_width
 
 # the documents' table, by drafts; ours are by rows = drafts + 1
 DOCUMENTED = [(d + 1, c) for d, c in ((2, 1.65), (4, 1.42), (8, 2.84), (16, 4.5))]
@@ -152,13 +153,13 @@ def test_zero_is_a_value_not_a_default():
 
 
 def priced():
-    cost = VerifyCost(Options(cost_table=DOCUMENTED))
+    cost = VerifyCost(CostTable.of(DOCUMENTED))
     cost.note_plain(1.0)
     return cost
 
 
 def test_without_a_clock_the_table_applies():
-    cost = VerifyCost(Options(cost_table=DOCUMENTED))
+    cost = VerifyCost(CostTable.of(DOCUMENTED))
     assert cost.verify(5) == 1.42 and cost.scale == 1.0
     assert cost.verify(5, seconds=9.0) == 1.42 and cost.scale == 1.0  # no plain step to compare with yet
 
@@ -181,18 +182,18 @@ def test_the_scale_learns_and_stays_clamped():
     for _ in range(200):
         cost.verify(9, seconds=1e6)
     assert cost.scale == pytest.approx(4.0)
-    steep = VerifyCost(Options(cost_table=[(1, 1.0), (9, 100.0)]))
+    steep = VerifyCost(CostTable.of([(1, 1.0), (9, 100.0)]))
     steep.note_plain(1.0)
     for _ in range(200):
         price = steep.verify(9, seconds=1.0)
     assert steep.scale == pytest.approx(0.25) and price == pytest.approx(25.0)
-    cheap = VerifyCost(Options(cost_table=[(9, 1.0)]))
+    cheap = VerifyCost(CostTable.of([(9, 1.0)]))
     cheap.scale = 0.25
     assert cheap.verify(9) == 1.0
 
 
 def test_a_high_scale_that_nothing_confirms_fades():
-    cost = VerifyCost(Options(cost_table=[(1, 1.0), (4, 1.5)]))
+    cost = VerifyCost(CostTable.of([(1, 1.0), (4, 1.5)]))
     cost.note_plain(1.0)
     for _ in range(30):
         cost.verify(4, seconds=6.0)  # a disturbance that lasts
@@ -217,15 +218,26 @@ def test_a_high_scale_that_nothing_confirms_fades():
 
 
 def test_plain_time_is_smoothed():
-    cost = VerifyCost()
-    assert cost.plain_seconds() is None
+    cost = VerifyCost(CostTable.of(DOCUMENTED))
     cost.note_plain(4.0)
-    cost.note_plain(8.0)
-    assert cost.plain_seconds() == 5.0 and cost.plain_seconds(2) is None
+    cost.note_plain(8.0)  # smoothed: 5.0
+    cost.note_plain(100.0, context=10_000)  # that of a long context is another matter
+    assert cost.verify(9, seconds=5.0 * 2.84) == pytest.approx(2.84) and cost.scale == pytest.approx(1.0)
+    assert cost.verify(9, streams=2, seconds=1.0) and cost.scale == pytest.approx(1.0)  # of two streams none is known
+
+
+def test_a_pass_that_computed_prompts_teaches_nothing():
+    cost = VerifyCost(CostTable.of([(1, 1.0), (5, 2.0)]))
+    plain = PassStats(1, 1, 0, 0.0, 1.0)
+    assert cost.price(plain) == 1.0
+    verify = PassStats(1, 5, 4, 0.0, 4.0)
+    assert cost.price(verify) == pytest.approx(2.4) and cost.scale == pytest.approx(1.2)
+    with_prompt = PassStats(1, 5, 4, 0.0, 50.0, prefill=60)
+    assert cost.price(with_prompt) == pytest.approx(2.4) and cost.scale == pytest.approx(1.2)
 
 
 def test_a_pass_of_several_streams_is_compared_with_a_plain_pass_of_them():
-    cost = VerifyCost(Options(cost_table=[(1, 1.0), (4, 2.0), (12, 6.0)]))
+    cost = VerifyCost(CostTable.of([(1, 1.0), (4, 2.0), (12, 6.0)]))
     assert cost.verify(12, streams=4) == 3.0
     cost.note_plain(1.0, streams=4)
     cost.verify(12, streams=4, seconds=6.0)

@@ -7,13 +7,13 @@ import pytest
 
 import fucina
 from fucina.cli import main
-from fucina.decoding import Decoder
+from fucina.engine import Scheduler, Stream
+from fucina.engine.text import StreamText
 from fucina.errors import AllTokensMasked, InvalidOption, TokenOutOfRange
-from fucina.generation import GenerationStream
 from fucina.sampling import Sampler, SamplerOptions
-from fucina.speculative import Options, SpeculationIndex, SpeculativeDecoder, Stats
+from fucina.speculative import Options, SourceDrafter, SpeculationIndex, Stats
 from tests.models import TINY
-from tests.spec_toys import Logged, Replay
+from tests.spec_toys import Logged, Replay, rows_of
 
 PATH = TINY / "llama.gguf"
 PROMPT = "the the cat the the cat the"
@@ -39,7 +39,7 @@ def fields(result):
 
 def perfect(model, text, **options):
     options = Options(**{"adapt_budget": False, "min_speedup": 0, "min_draft": 1, **options})
-    return SpeculativeDecoder(model, Replay(text), options)
+    return SourceDrafter(model, Replay(text), options)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_the_naive_backend_speculates_too(naive):
 
 def test_repetition_is_accepted(model):
     """Biased towards a cycle, text repeats itself: most of it comes from drafts."""
-    decoder = SpeculativeDecoder(model, SpeculationIndex(256), Options(min_speedup=0))
-    result = model.generate([1, 2, 3] * 30, max_tokens=200, ignore_eos=True, speculative=decoder, repeat_penalty=0.05)
+    drafter = SourceDrafter(model, SpeculationIndex(256), Options(min_speedup=0))
+    result = model.generate([1, 2, 3] * 30, max_tokens=200, ignore_eos=True, speculative=drafter, repeat_penalty=0.05)
     plain = model.generate([1, 2, 3] * 30, max_tokens=200, ignore_eos=True, repeat_penalty=0.05)
     assert result.tokens == plain.tokens
     assert result.speculation.accepted > 100 and result.speculation.steps < 100
@@ -78,60 +78,68 @@ def test_repetition_is_accepted(model):
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
-def run(model, ids, decoder, sampler, stops=(), ends=frozenset(), max_tokens=40, cache=None):
-    stream = GenerationStream(model, ids, max_tokens, sampler, stops, ends, cache, decoder)
-    pieces = list(stream)
-    assert "".join(pieces) == stream.result.text
-    return stream.result
+def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40, state=None):
+    """What one stream says: (text, tokens, how it ended, stop text), and its state."""
+    state = model.new_cache(len(ids) + max_tokens) if state is None else state
+    text = StreamText(model.tokenizer, stops)
+    stream = Stream(
+        state, list(ids), sampler, drafter, stop_tokens=ends, max_tokens=max_tokens, on_token=text.take
+    )  # fmt: skip
+    scheduler = Scheduler(model)
+    scheduler.add(stream)
+    pieces = [text.unread() for _ in scheduler.run(stream)]
+    if stream.error is not None:
+        raise stream.error
+    text.finish(stream.tokens[stream.prompt_end :])
+    assert "".join([*pieces, text.unread()]) == text.text
+    return (text.text, stream.tokens[stream.prompt_end :], stream.finish, text.fired), stream
 
 
-def two_turns(model, make_decoder, stops=(), ends=frozenset(), seed=7):
-    """A turn that is ended from inside, then another on the same cache and sampler: all that must be equal."""
+def two_turns(model, make_drafter, stops=(), ends=frozenset(), seed=7):
+    """A turn that is ended from inside, then another on the same state and sampler: all that must be equal."""
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=seed, repeat_penalty=1.2), Logged())
     ids = model.tokenizer.encode(PROMPT)
-    cache = model.new_cache(200)
-    decoder = make_decoder()
-    first = run(model, ids, decoder, sampler, stops, ends, cache=cache)
-    after = sampler.rng.position, list(sampler.processor.log), cache.len
-    keys = [plane[:, : cache.len].tobytes() for i in range(len(cache.geometry)) for plane in cache.planes(i)]
-    tokens = ids + first.tokens + [17, 18]
-    cache.truncate(min(cache.len, len(tokens) - 1))
-    second = run(model, tokens, decoder, sampler, (), frozenset(), 10, cache)
-    return fields(first), after, keys, fields(second), sampler.rng.position
+    drafter = make_drafter()
+    first, stream = run(model, ids, drafter, sampler, stops, ends, state=model.new_cache(200))
+    after = sampler.rng.position, list(sampler.processor.log), stream.state.len
+    rows = rows_of(stream.state)
+    tokens = [*stream.tokens, 17, 18]
+    second, _ = run(model, tokens, drafter, sampler, max_tokens=10, state=stream.state)
+    return first, after, rows, second, sampler.rng.position
 
 
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_every_token_as_the_end_of_text(model, drafts):
-    """Case H2: the turn ends at every place of a draft, with each length of drafts."""
+    """The turn ends at every place of a draft, with each length of drafts."""
     ids = model.tokenizer.encode(PROMPT)
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=7, repeat_penalty=1.2), Logged())
-    text = run(model, ids, Decoder(model), sampler).tokens
+    text = run(model, ids, None, sampler)[0][1]
     for token in sorted(set(text)):
-        plain = two_turns(model, lambda: Decoder(model), ends=frozenset({token}))
-        assert plain[0][2] == "stop" and token not in plain[0][1]
+        plain = two_turns(model, lambda: None, ends=frozenset({token}))
+        assert plain[0][2] == "stop_token" and token not in plain[0][1]
         fast = two_turns(model, lambda: perfect(model, ids + text, max_draft=drafts), ends=frozenset({token}))
         assert fast == plain
 
 
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_stop_texts_inside_an_accepted_draft(model, drafts):
-    """Case H4: the match completes anywhere in a draft, across tokens too; all else, the next turn too, is plain decoding's."""
+    """The match completes anywhere in a draft, across tokens too; all else, the next turn too, is plain decoding's."""
     ids = model.tokenizer.encode(PROMPT)
     sampler = Sampler(SamplerOptions(temperature=0.9, seed=7, repeat_penalty=1.2), Logged())
-    whole = run(model, ids, Decoder(model), sampler)
-    stops = {whole.text[i : i + n] for i in range(1, len(whole.text) - 6, 3) for n in (1, 2, 5)}
+    text, tokens, *_ = run(model, ids, None, sampler)[0]
+    stops = {text[i : i + n] for i in range(1, len(text) - 6, 3) for n in (1, 2, 5)}
     for stop in sorted(stops):
-        plain = two_turns(model, lambda: Decoder(model), stops=(stop, "never"))
+        plain = two_turns(model, lambda: None, stops=(stop, "never"))
         assert plain[0][3] == stop and stop not in plain[0][0]
         assert (
-            two_turns(model, lambda: perfect(model, ids + whole.tokens, max_draft=drafts), stops=(stop, "never"))
+            two_turns(model, lambda: perfect(model, ids + tokens, max_draft=drafts), stops=(stop, "never"))
             == plain
         )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 17, 33])
 def test_max_tokens_and_context(model, n):
-    """Case D6: the context ends a text with "length", and what there is stays."""
+    """The context ends a text with "length", and what there is stays."""
     ids = model.tokenizer.encode(PROMPT)
     text = model.generate(ids, max_tokens=60, ignore_eos=True).tokens
     fast = model.generate(ids, max_tokens=n, ignore_eos=True, speculative=perfect(model, ids + text))
@@ -143,7 +151,7 @@ def test_max_tokens_and_context(model, n):
 
 
 def test_penalties_reach_every_token(model):
-    """Case H6: frequency -2 and +2 differ from each other, and each is what plain decoding gives."""
+    """Frequency -2 and +2 differ from each other, and each is what plain decoding gives."""
     texts = []
     for penalty in (-2.0, 2.0):
         plain = model.generate("Repeat hello: hello", max_tokens=60, ignore_eos=True, frequency_penalty=penalty)
@@ -171,7 +179,7 @@ def test_closing_early_keeps_what_was_shown(model):
     shown = next(stream) + next(stream)
     stream.close()
     assert stream.result.text == shown and stream.result.tokens == text[: len(stream.result.tokens)]
-    assert len(stream.result.tokens) > 2
+    assert len(stream.result.tokens) > 2 and stream.result.finish_reason == "cancelled"
 
 
 def test_an_error_comes_after_the_text_before_it(model):
@@ -184,13 +192,16 @@ def test_an_error_comes_after_the_text_before_it(model):
 
     pieces = {}
     text = model.generate(ids, max_tokens=60, ignore_eos=True).tokens
-    for name, decoder in (("plain", Decoder(model)), ("fast", perfect(model, ids + text))):
-        stream = GenerationStream(model, ids, 60, Sampler(SamplerOptions(), Masks()), (), frozenset(), None, decoder)
+    for name, drafter in (("plain", False), ("fast", perfect(model, ids + text))):
+        stream = model.generate(
+            ids, max_tokens=60, ignore_eos=True, processor=Masks(), speculative=drafter, stream=True
+        )  # fmt: skip
         pieces[name] = []
         with pytest.raises(AllTokensMasked):
             for piece in stream:
                 pieces[name].append(piece)
-        assert stream.result.tokens == text[:9]
+        assert stream.result.tokens == text[:9] and stream.result.finish_reason == "error"
+        assert stream.result.text == "".join(pieces[name])
     assert "".join(pieces["plain"]) == "".join(pieces["fast"]) != ""
 
 
@@ -214,17 +225,17 @@ def test_references_need_speculation(model):
             model.generate("a", references=bad, speculative=True)
 
 
-def test_a_source_or_a_decoder_of_ones_own(model):
+def test_a_source_or_a_drafter_of_ones_own(model):
     ids = model.tokenizer.encode(PROMPT)
     text = ids + model.generate(ids, max_tokens=30, ignore_eos=True).tokens
     source = Replay(text)
     result = model.generate(ids, max_tokens=30, ignore_eos=True, speculative=source)
     assert result.tokens == text[len(ids) :] and source.suggested > 0 and result.speculation.accepted > 0
-    decoder = perfect(model, text)
-    first = model.generate(ids, max_tokens=10, ignore_eos=True, speculative=decoder).speculation
-    assert first.committed == 10 and decoder.stats.committed == 10
-    decoder.source.seen.clear()
-    assert model.generate(ids, max_tokens=10, ignore_eos=True, speculative=decoder).speculation.committed == 20
+    drafter = perfect(model, text)
+    first = model.generate(ids, max_tokens=10, ignore_eos=True, speculative=drafter).speculation
+    assert first.committed == 10 and drafter.stats.committed == 10
+    drafter.source.seen.clear()
+    assert model.generate(ids, max_tokens=10, ignore_eos=True, speculative=drafter).speculation.committed == 20
     assert first.committed == 10  # a result keeps its own counts
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fucina.generation import StopText
+from fucina.engine.text import StopText
 
 
 def run(stops, pieces):
