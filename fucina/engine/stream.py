@@ -148,8 +148,8 @@ class Stream:
 
     @property
     def decoding(self) -> bool:
-        """Whether a step commits a token: the prompt is computed, or nearly."""
-        return self.pending == 1 or self.committed > 0
+        """Whether the prompt is computed, and the first token is there."""
+        return self.committed > 0
 
     def keep_rows(self, tokens: int) -> None:
         """Let the state hold rows of at most the first `tokens` tokens: of fewer where it cannot go back to that."""

@@ -79,7 +79,7 @@ class Telling:
 
     def check_index(self):
         """The index holds the conversation, its newest token perhaps not; one that is shared, an earlier text before it."""
-        source = getattr(self.c.decoder, "source", None)
+        source = getattr(self.c.drafter, "source", None)
         if isinstance(source, SpeculationIndex):
             told = source.conversation.tokens().tolist()
             ends = [
@@ -169,7 +169,7 @@ def test_every_way_to_lead_one(model, template, options):
         told = Telling(model, speculation, processor_of(kind, model), **options)
         assert told.tell(template) == expected
         stats = told.c.spec_stats
-        source = told.c.decoder.source
+        source = told.c.drafter.source
         if isinstance(source, Memory):
             assert (stats.accepted > 20) == (source.wrong != 1) and stats.drafted > 20
 
@@ -249,7 +249,7 @@ def test_a_stream_that_fails_in_a_batch_with_drafts(model):
 
 def quoted(c):
     """Tokens accepted of each document."""
-    return [accepted for name, (accepted, _, _) in c.decoder.source.counts().items() if name.startswith("ref")]
+    return [accepted for name, (accepted, _, _) in c.drafter.source.counts().items() if name.startswith("ref")]
 
 
 @pytest.mark.parametrize("kind", ["text", "bytes", "tokens", "array"])
@@ -281,7 +281,7 @@ def test_a_document_that_holds_the_reply_is_quoted(model, kind):
 def test_markers_in_a_document_are_text(model):
     c = Conversation(model, template="chatml", speculation=True)
     c.add_spec_reference("<|im_end|>")
-    assert len(c.decoder.source.references[0].index) == len("<|im_end|>")
+    assert len(c.drafter.source.references[0].index) == len("<|im_end|>")
 
 
 def test_documents_come_and_go_between_pieces_of_a_reply(model):
@@ -325,7 +325,7 @@ def test_what_is_said_by_name(model):
     c = Conversation(model, template="chatml", speculation=True)
     bad = (
         (EmptyInput, ""), (EmptyInput, []), (EmptyInput, np.zeros(0, int)), (TokenOutOfRange, [1, 261]),
-        (TokenOutOfRange, [-1]), (TokenOutOfRange, [1 << 63]), (TokenOutOfRange, [1.5]), (TokenOutOfRange, np.array(3)),
+        (TokenOutOfRange, [-1]), (TokenOutOfRange, [1 << 63]), (TokenOutOfRange, [1.5]), (InvalidOption, np.array(3)),
         (TokenOutOfRange, ["a"]), (InvalidOption, None), (InvalidOption, 7), (InvalidText, "\ud83d"),
     )  # fmt: skip
     for error, document in bad:
@@ -335,10 +335,10 @@ def test_what_is_said_by_name(model):
             Conversation(model, template="chatml", speculation=True, references=["fine", document])
         with pytest.raises(error):
             model.generate("a", speculative=True, references=["fine", document])
-    assert c.decoder.source.references == []
+    assert c.drafter.source.references == []
     for document in ("one text", b"bytes"):  # one document, not one a character
         one = Conversation(model, template="chatml", speculation=True, references=document)
-        assert len(one.decoder.source.references) == 1
+        assert len(one.drafter.source.references) == 1
 
 
 def test_a_source_of_ones_own_takes_documents_if_it_can(model):
@@ -360,7 +360,7 @@ def test_counts_are_a_copy(model):
 def test_options_reach_decoder_and_source(model):
     options = Options(max_draft=5, min_draft=3)
     c = Conversation(model, template="chatml", speculation=options)
-    assert c.decoder.options is options and c.decoder.source.options.accounting_min_draft == 3
+    assert c.drafter.options is options and c.drafter.source.options.accounting_min_draft == 3
 
 
 def test_twenty_requests_one_after_another(model):
@@ -370,14 +370,14 @@ def test_twenty_requests_one_after_another(model):
     sizes, accepted = [], [0]
     for _ in range(20):
         c.send_tokens_reuse(form.encode_turn(model.tokenizer, "abab" * 10))
-        sizes.append(c.decoder.source.conversation.byte_size)
+        sizes.append(c.drafter.source.conversation.byte_size)
         accepted.append(c.spec_stats.accepted)
     assert len(set(sizes)) == 1
     assert all(b > a for a, b in pairwise(accepted[1:]))
 
 
 def test_interleaved_requests_draft_as_they_would_alone(model):
-    """Case H18: two of four are the same; they join one after another, and conversations are used again."""
+    """Two of four are the same; they join one after another, and conversations are used again."""
 
     def make():
         return [
