@@ -23,7 +23,7 @@ class ArrayWeight:
 
     def __init__(self, name: str, values: np.ndarray, ggml_type: GgmlType) -> None:
         self.name, self.shape, self.ggml_type = name, values.shape, ggml_type
-        rows = np.ascontiguousarray(np.atleast_2d(values).astype(np.float32))
+        rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]).astype(np.float32))
         self.raw = quantize(rows, ggml_type)
 
     def float32(self) -> np.ndarray:
