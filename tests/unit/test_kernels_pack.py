@@ -41,7 +41,9 @@ def test_slices_cover_everything_once(monkeypatch, threads):
     raw = some("q8_0", 1003, 64)
     raw.setflags(write=False)  # a view on a mapped file is read-only
     released = []
-    w = packing.pack(raw, FORMATS["q8_0"].ggml_type, 1003, 64, release=lambda a, b: released.append((a, b)), threads=threads)
+    w = packing.pack(
+        raw, FORMATS["q8_0"].ggml_type, 1003, 64, release=lambda a, b: released.append((a, b)), threads=threads
+    )
     assert np.array_equal(w.data, reference.pack(raw, "q8_0").reshape(-1))
     released.sort()
     assert len(released) > 10 and released[0][0] == 0 and released[-1][1] == raw.nbytes
