@@ -1,18 +1,23 @@
 """Toy families: each kind of state and op, exact against a plain loop, and the same however the rows are cut."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
 from fucina.cache import State
 from fucina.errors import CannotRewind
 from fucina.gguf import GgufFile
-from fucina.ops.naive import EXACT, Naive
+from fucina.ops.naive import Naive
+from fucina.ops.native import Native
 from fucina.ops.native_bits import NATIVE_BITS
 from fucina.ops.rows import MAX_ROWS, RowBatch
 from tests.toy_families import FORMATS, KINDS, registered, toy_family, toy_oracle, toy_path
+from tests.unit.tiny_models import EAGER
 
 TEXT = np.random.default_rng(3).integers(0, 256, 400).tolist()
 DTYPE = {"f32": "f32", "quantised": "f16"}
+THREADS = {"threads": 2, "context": 512, **EAGER}
 
 
 def compute(interpreter, entries):
@@ -56,9 +61,17 @@ def family(kind, fmt):
     return toy_family(kind, fmt)
 
 
-@pytest.fixture(scope="module", params=["exact"])
-def interpreter(request, family):
-    return Naive(family, functions=EXACT)
+@pytest.fixture(scope="module", params=["naive", "native"])
+def interpreter(request, family, fmt):
+    made = Naive(family) if request.param == "naive" else Native(family, **THREADS, cache_dtype=DTYPE[fmt])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def native(family, fmt):
+    with closing(Native(family, **THREADS, cache_dtype=DTYPE[fmt])) as made:
+        yield made
 
 
 LONG = TEXT[:205]  # the rings of 192 rows wrap
@@ -77,11 +90,23 @@ def test_the_mathematics_is_that_of_a_plain_loop(kind, fmt, family):
     np.testing.assert_allclose(got, expected, atol=2e-4 * np.abs(expected).max())
 
 
-def test_quantised_products_stay_close(kind, fmt, family):
-    expected = toy_oracle(kind, fmt, TEXT[:12])
-    got = alone(Naive(family, functions=NATIVE_BITS), family, TEXT[:12])
+def test_the_fast_engine_is_close_to_it(kind, fmt, family, native):
+    expected = toy_oracle(kind, fmt, LONG)
+    got = alone(native, family, LONG, DTYPE[fmt])
     limit = 1e-4 if fmt == "f32" else 0.1
     assert np.abs(got - expected).mean() < limit * np.abs(expected).mean()
+
+
+def test_native_bits_are_those_of_the_fast_engine(fmt, family, native):
+    """At the beginning of a text, and where rings have wrapped: there on a copy of the state."""
+    state = State(family.parts, 512, DTYPE[fmt])
+    twin = Naive(family, functions=NATIVE_BITS)
+    for part in (TEXT[:9], TEXT[9:195], TEXT[195:200]):
+        copy = State(family.parts, 512, DTYPE[fmt])
+        copy.restore(state.snapshot())
+        got = compute(native, [(state, part)])[0]
+        if len(part) < 10:
+            assert compute(twin, [(copy, part)])[0].tobytes() == got.tobytes()
 
 
 @pytest.mark.parametrize("cuts", [[1], [128], range(1, 205, 7), [100, 101, 102, 129]], ids=str)
