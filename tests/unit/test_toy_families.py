@@ -109,6 +109,13 @@ def test_native_bits_are_those_of_the_fast_engine(fmt, family, native):
             assert compute(twin, [(copy, part)])[0].tobytes() == got.tobytes()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_do_not_matter(fmt, family, native, threads):
+    expected = alone(native, family, LONG, DTYPE[fmt])
+    with closing(Native(family, **{**THREADS, "threads": threads}, cache_dtype=DTYPE[fmt])) as other:
+        assert alone(other, family, LONG, DTYPE[fmt], [7, 150]).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("cuts", [[1], [128], range(1, 205, 7), [100, 101, 102, 129]], ids=str)
 def test_cuts_do_not_matter(fmt, family, interpreter, whole, cuts):
     assert alone(interpreter, family, LONG, DTYPE[fmt], cuts).tobytes() == whole.tobytes()
