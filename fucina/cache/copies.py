@@ -91,9 +91,6 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         bank = source._banks[marks[end]]
-    state.rollback()
-    held = state._held
-    written = held.low_after(end, state._strides)
     # A ring takes over what it has room for; then it holds nothing older, unless that joins on.
     first = tuple(
         min(end, max(start, at, end - stride)) for at, stride in zip(source._held.low, state._strides, strict=True)
@@ -101,6 +98,7 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
     state.begin(end - start)
     for slot, planes in state._planes.items():
         planes.copy(source._planes[slot], first[planes.area], end)
+    written = state._low_after(end)
     _adopt(state, end, tuple(f if f > start else w for f, w in zip(first, written, strict=True)), bank)
 
 

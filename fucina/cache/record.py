@@ -51,10 +51,6 @@ class Held(NamedTuple):
     marks: tuple[Mark, ...] = ()
     open: Open | None = None
 
-    def low_after(self, end: int, strides: Sequence[int]) -> tuple[int, ...]:
-        """`low` once all positions below `end` have been written."""
-        return tuple([max(low, end - stride) for low, stride in zip(self.low, strides, strict=True)])
-
     def endangered(self, low: Sequence[int], areas: Sequence[Area]) -> set[int]:
         """Areas in which a pass at `len` would miss rows that it reads, if those below `low` were overwritten."""
         return {i for i, at in enumerate(low) if not areas[i].holds(self.len, at)}

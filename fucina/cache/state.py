@@ -26,7 +26,7 @@ from . import copies
 from .copies import StateSnapshot
 from .memory import Banks, Planes, allocate_planes
 from .parts import Layout, Part, Recurrent
-from .record import Held, Mark, Open, SavedRows
+from .record import Held, Mark, Open
 
 CHECKPOINTS = 4
 """Checkpoints of recurrent parts that a state keeps; the oldest goes first."""
@@ -59,6 +59,7 @@ class State:
         self._strides = self.layout.strides(self.capacity)
         self._words = [w for b, s in zip(self._buffers, self._strides, strict=True) for w in (b.ctypes.data, s)]
         self._banks = Banks(self.layout) if self.layout.recurrent else None
+        self._rings = any(area.kind == "ring" for area in self.layout.areas)
         marks = (Mark(0, 0),) if self._banks else ()
         self._held = Held(0, (0,) * len(self._strides), marks)
 
@@ -88,7 +89,8 @@ class State:
         ------
         KvCacheOverflow : they do not fit.
         """
-        self.rollback()
+        if self._held.open is not None:
+            self.rollback()
         held = self._held
         end = held.len + rows
         if rows < 0 or end > self.capacity:
@@ -97,18 +99,18 @@ class State:
         if self._banks:
             source = held.marks[-1].bank
             target = self._banks.spare([m.bank for m in held.marks])
-        # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass after
-        # a rollback would read, so these are copied.  Other rings lose only rows that a rewind would have used.
-        low, saved = held.low_after(end, self._strides), ()
-        copied = held.endangered(low, self.layout.areas)
-        if copied:
+        low, saved = self._low_after(end), ()
+        if rows > self.layout.max_rows and low != held.low:
+            # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass
+            # after a rollback would read, so these are copied.  Other rows that go could only serve a rewind.
+            copied = held.endangered(low, self.layout.areas)
             saved = tuple(
                 (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
                 for slot, p in self._planes.items()
                 if p.area in copied
             )
-        low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
-        self._held = held._replace(low=low, open=Open(rows, source, target, 0, saved))
+            low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
+        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved))
 
     def next_pass(self) -> None:
         """A pass has written its rows; the next one reads the recurrent parts that it has left.
@@ -147,7 +149,7 @@ class State:
             if not transaction.passes:
                 raise NoOpenPass("commit came before next_pass(): no pass has computed the recurrent parts")
             marks = (*marks, Mark(end, transaction.source))
-        self._held = Held(end, held.low_after(end, self._strides), marks)
+        self._held = Held(end, self._low_after(end), marks)
 
     def rollback(self) -> None:
         """Drop the open transaction, if there is one.
@@ -161,6 +163,11 @@ class State:
         for slot, first, rows in held.open.saved:
             self._planes[slot].put(first, rows)
         self._held = held._replace(open=None)
+
+    def _low_after(self, end: int) -> tuple[int, ...]:
+        """First position held per area, once all positions below `end` have been written."""
+        low = self._held.low
+        return tuple([max(at, end - n) for at, n in zip(low, self._strides, strict=True)]) if self._rings else low
 
     def _opened(self) -> Open:
         if self._held.open is None:
