@@ -1,5 +1,6 @@
 """The readable interpreter's ops one by one, each against its definition."""
 
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,9 @@ from fucina.cache import Kv, Latent, Recurrent, State
 from fucina.gguf import GgmlType
 from fucina.ops import functions
 from fucina.ops.naive import Naive
+from fucina.ops.native.recorder import Recorder
 from fucina.ops.rows import RowBatch
-from fucina.ops.vocabulary import AttentionSpec
+from fucina.ops.vocabulary import AttentionSpec, Ops
 from tests.unit.tiny_models import ArrayWeight
 
 RNG = np.random.default_rng(2)
@@ -36,6 +38,15 @@ def run(forward, rows=3, parts=ONE_HEAD):
 
 def stack(name, *shape):
     return ArrayWeight(name, normal(*shape), GgmlType.F32)
+
+
+@pytest.mark.parametrize("interpreter", [Naive, Recorder])
+def test_interpreters_have_every_op_with_the_same_arguments(interpreter):
+    ops = [name for name in vars(Ops) if not name.startswith("_")]
+    assert {"embed", "attention", "moe_ffn", "output_rows"} <= set(ops)
+    for name in ops:
+        theirs, ours = (list(signature(getattr(cls, name)).parameters) for cls in (Ops, interpreter))
+        assert ours == theirs, name
 
 
 def test_split_and_concat_work_per_head():
