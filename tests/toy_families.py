@@ -76,13 +76,14 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
     metadata |= {f"{family.architecture}.{key}": value for key, value in module.KEYS.items()}
     config = family.config.read(Keys(Metadata.from_dict(metadata), family.architecture), _NoFile(rows))
     metadata |= chat_vocabulary(GgufFile(TINY / "llama.gguf").metadata)
+    rare = [i for i, token in enumerate(metadata["tokenizer.ggml.tokens"]) if len(token) > 1]
     path = _folder() / f"{kind}-{fmt}.gguf"
-    write_gguf(path, metadata, _tensors(module, config, fmt))
+    write_gguf(path, metadata, _tensors(module, config, fmt, rare))
     return path
 
 
-def _tensors(module: ModuleType, config: Any, fmt: str) -> dict[str, tuple[np.ndarray, GgmlType]]:
-    """Random weights, the same each time, such that a greedy text wanders."""
+def _tensors(module: ModuleType, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
+    """Random weights, the same each time, such that a greedy text wanders and is mostly printable (not `rare`)."""
     rng, found = np.random.default_rng(11), {}
     tables = {f"blk.{i}.": cls for i, cls in enumerate(module.FAMILY.layers(config))} | {"": module.FAMILY.weights}
     for prefix, cls in tables.items():
@@ -100,6 +101,7 @@ def _tensors(module: ModuleType, config: Any, fmt: str) -> dict[str, tuple[np.nd
     after = rng.permutation(VOCAB)
     output = 0.6 * found["output.weight"]
     output[after] += 0.05 * embedding[:VOCAB]
+    output[rare] *= 0.5
     output[VOCAB:] *= 4  # rows without a token would often win
     found["output.weight"] = output
     return {name: (values.astype(np.float32), _format(name, values, fmt)) for name, values in found.items()}

@@ -193,4 +193,4 @@ def test_greedy_texts_wander(kind):
         logits = compute(naive, [(state, [token])])[0][0][:258]
         token = int(logits.argmax())
         text.append(token)
-    assert len(set(text)) > 30
+    assert len(set(text)) > 20
