@@ -36,6 +36,7 @@ from .toys import latent, recurrent, ring, routed
 KINDS: dict[str, ModuleType] = {"recurrent": recurrent, "latent": latent, "ring": ring, "routed": routed}
 FORMATS = ("f32", "quantised")
 VOCAB = 258
+SEEDS = {"toy-recurrent": 23, "toy-latent": 26, "toy-ring": 24, "toy-routed": 22}  # whose texts wander and come back
 ROWS = {"routed": VOCAB + 6}  # rows of the embedding, where they are more than the tokens
 
 
@@ -84,7 +85,7 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
 
 def _tensors(module: ModuleType, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
     """Random weights, the same each time, such that a greedy text wanders and is mostly printable (not `rare`)."""
-    rng, found = np.random.default_rng(11), {}
+    rng, found = np.random.default_rng(SEEDS[module.FAMILY.architecture]), {}
     tables = {f"blk.{i}.": cls for i, cls in enumerate(module.FAMILY.layers(config))} | {"": module.FAMILY.weights}
     for prefix, cls in tables.items():
         for f in fields(cls):
@@ -98,9 +99,9 @@ def _tensors(module: ModuleType, config: Any, fmt: str, rare: list[int]) -> dict
     embedding = rng.standard_normal(found["token_embd.weight"].shape)
     found["token_embd.weight"] = embedding
     # After each token another one is likely, so that a text goes on; the layers decide against it often enough.
-    after = rng.permutation(VOCAB)
+    order = rng.permutation(VOCAB)
     output = 0.6 * found["output.weight"]
-    output[after] += 0.05 * embedding[:VOCAB]
+    output[order] += 0.05 * embedding[np.roll(order, 1)]
     output[rare] *= 0.5
     output[VOCAB:] *= 4  # rows without a token would often win
     found["output.weight"] = output
