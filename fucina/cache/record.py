@@ -13,6 +13,10 @@ SavedRows = tuple[int, int, tuple[np.ndarray, ...]]
 """Slot, first position, and copies of rows that a rollback writes back."""
 
 
+CHECKPOINTS = 4
+"""Checkpoints of recurrent parts that a state keeps; the oldest goes first."""
+
+
 class Mark(NamedTuple):
     """The recurrent parts as they were after `position`, kept in a bank; `pinned` if a checkpoint was asked for."""
 
@@ -71,3 +75,13 @@ class Held(NamedTuple):
     def kept_marks(self) -> tuple[Mark, ...]:
         """The checkpoints, and the mark at `len`."""
         return tuple(m for m in self.marks if m.pinned or m.position == self.len)
+
+    def with_checkpoint(self) -> Held:
+        """The record with the mark at `len` pinned; 0 needs none, and neither do states without recurrent parts."""
+        if self.len == 0 or not self.marks:
+            return self
+        marks = [*self.marks[:-1], self.marks[-1]._replace(pinned=True)]
+        pinned = [m for m in marks if m.pinned]
+        if len(pinned) > CHECKPOINTS:
+            marks.remove(pinned[0])
+        return self._replace(marks=tuple(marks))

@@ -26,10 +26,7 @@ from . import copies
 from .copies import StateSnapshot
 from .memory import Banks, Planes, allocate_planes
 from .parts import Layout, Part, Recurrent
-from .record import Held, Mark, Open
-
-CHECKPOINTS = 4
-"""Checkpoints of recurrent parts that a state keeps; the oldest goes first."""
+from .record import Held, Mark, Open, SavedRows
 
 
 class State:
@@ -89,8 +86,7 @@ class State:
         ------
         KvCacheOverflow : they do not fit.
         """
-        if self._held.open is not None:
-            self.rollback()
+        self.rollback()
         held = self._held
         end = held.len + rows
         if rows < 0 or end > self.capacity:
@@ -99,7 +95,8 @@ class State:
         if self._banks:
             source = held.marks[-1].bank
             target = self._banks.spare([m.bank for m in held.marks])
-        low, saved = self._low_after(end), ()
+        low = self._low_after(end)
+        saved: tuple[SavedRows, ...] = ()
         if rows > self.layout.max_rows and low != held.low:
             # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass
             # after a rollback would read, so these are copied.  Other rows that go could only serve a rewind.
@@ -138,7 +135,7 @@ class State:
 
         Raises
         ------
-        NoOpenPass : no transaction is open, or no pass has written the recurrent parts.
+        NoOpenPass : no transaction is open, or too few passes have written the recurrent parts.
         KvCacheShapeMismatch : it was begun for another number of rows.
         """
         held, transaction = self._held, self._opened()
@@ -146,8 +143,8 @@ class State:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
         end, marks = held.len + rows, held.marks
         if self._banks and rows:
-            if not transaction.passes:
-                raise NoOpenPass("commit came before next_pass(): no pass has computed the recurrent parts")
+            if rows > transaction.passes * self.layout.max_rows:
+                raise NoOpenPass(f"commit of {rows} rows came after {transaction.passes} next_pass(): they are too few")
             marks = (*marks, Mark(end, transaction.source))
         self._held = Held(end, self._low_after(end), marks)
 
@@ -218,16 +215,9 @@ class State:
     def checkpoint(self) -> None:
         """Keep the recurrent parts as they are at `len`, so that a rewind can come back here.
 
-        At most `CHECKPOINTS` are kept, the oldest is dropped.  Changes nothing where there are no recurrent parts.
+        At most 4 are kept, the oldest is dropped.  Changes nothing where there are no recurrent parts.
         """
-        held = self._held
-        if held.len == 0 or not held.marks:
-            return
-        marks = [*held.marks[:-1], held.marks[-1]._replace(pinned=True)]
-        pinned = [m for m in marks if m.pinned]
-        if len(pinned) > CHECKPOINTS:
-            marks.remove(pinned[0])
-        self._held = held._replace(marks=tuple(marks))
+        self._held = self._held.with_checkpoint()
 
     # --- copies ---------------------------------------------------------------------------------------------------
 

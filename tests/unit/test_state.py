@@ -150,13 +150,18 @@ def test_transactions_are_checked():
     with pytest.raises(KvCacheOverflow):
         state.begin(-1)
     state.begin(4)
-    with pytest.raises(NoOpenPass, match="no pass has computed"):
+    with pytest.raises(NoOpenPass, match="4 rows came after 0 next_pass"):
         state.commit(4)
     with pytest.raises(KvCacheShapeMismatch, match="begun for 4 rows, commit got 3"):
         state.commit(3)
-    run_pass(state, TOKENS, 0, 4)
+    state.begin(12)
+    run_pass(state, TOKENS, 0, 8)
     state.next_pass()
-    state.commit(4)
+    run_pass(state, TOKENS, 8, 12)
+    with pytest.raises(NoOpenPass, match="12 rows came after 1 next_pass"):
+        state.commit(12)
+    state.next_pass()
+    state.commit(12)
     check_claims(state, TOKENS)
     state.begin(0)
     state.commit(0)

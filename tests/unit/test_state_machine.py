@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fucina.cache.state import CHECKPOINTS
+from fucina.cache.record import CHECKPOINTS
 from fucina.errors import CannotRewind
 from tests.state_models import KINDS, TOY_ROWS, check_claims, extend, fail, toy_state
 
