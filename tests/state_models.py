@@ -66,6 +66,7 @@ def run_pass(state: State, tokens: Sequence[int], first: int, last: int, scratch
     for slot, where in enumerate(state.layout.slots):
         if where.kind == "recurrent":
             source, target = state.recurrent(slot)
+            assert not np.shares_memory(source, target)
             target[:] = np.nan if scratch else expected_array(where.part.shape, tokens[first:last], source)
             continue
         k, v = expected_rows(state, slot, tokens, first, last)

@@ -77,7 +77,6 @@ CASES = {
     "restore": (lambda: held(150), lambda s: s.restore(SNAPSHOT), {150, 0, 140}),
     "restore, one open": (lambda: begun(100, 13), lambda s: s.restore(SNAPSHOT), {150, 0, 140}),
     "copy_rows": (branch, lambda s: s.copy_rows(SOURCE, 60, 180), {60, 180}),
-    "copy_rows to an empty state": (lambda: toy_state(SOME), lambda s: s.copy_rows(SOURCE, 0, 180), {0, 180}),
 }
 
 
