@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fucina.errors import IsaError
 from fucina.cache import State
 from fucina.cache.parts import Kv
+from fucina.errors import IsaError
 from fucina.kernels import invoke, reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.isa import supported

@@ -13,8 +13,8 @@ from fucina.errors import IsaError, UnknownKernel
 from fucina.kernels import cache_folder, catalogue, isa, registry
 from fucina.kernels import compile as compiling
 from fucina.kernels import record as R
+from fucina.kernels.disassembly import assembly
 from fucina.kernels.formats import NAMES
-from fucina.kernels.listing import assembly
 
 ROOT = Path(__file__).parents[2]
 CHILD = """
@@ -53,7 +53,9 @@ def test_the_catalogue_lists_every_kernel_with_its_parameters():
     assert "| rope.interleaved|half | rows |" in table and "scale:f32" in table
     for name, kernel in registry.KERNELS.items():
         assert f"| {name}" in table and kernel.emit.__doc__, name
-    assert catalogue.word("attention", "window") == R.P0 + [p.name for p in catalogue.find("attention.f16.1.8.8")[0].params].index("window")
+    assert catalogue.word("attention", "window") == R.P0 + [
+        p.name for p in catalogue.find("attention.f16.1.8.8")[0].params
+    ].index("window")
 
 
 def test_a_kernel_is_declared_with_a_rule_and_parameters_of_different_names():

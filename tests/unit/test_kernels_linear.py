@@ -11,10 +11,10 @@ from fucina.errors import KernelArgumentError
 from fucina.gguf import dequantize
 from fucina.kernels import record as R
 from fucina.kernels import reference
-from fucina.kernels.formats import FORMATS, NAMES
-from fucina.kernels.isa import supported
 from fucina.kernels.catalogue import kernel_words
+from fucina.kernels.formats import FORMATS, NAMES
 from fucina.kernels.invoke import invoke
+from fucina.kernels.isa import supported
 from fucina.kernels.packing import pack
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, QUANTISED, extreme, packed, random_bits, rows, same_bits, weights

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fucina.kernels import packing, reference
+from fucina.kernels import packing
+from fucina.kernels import reference_weights as reference
 from fucina.kernels.formats import FORMATS, NAMES, packed_bytes
 from tests.unit.kernel_inputs import FLOATS, packed, random_bits, stacked, weights
 

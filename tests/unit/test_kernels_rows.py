@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.kernels import reference
 from fucina.cache import State
 from fucina.cache.parts import Kv
 from fucina.kernels import record as R
+from fucina.kernels import reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.invoke import function, invoke, record_words
 from tests.unit import one_op
