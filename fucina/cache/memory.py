@@ -54,10 +54,17 @@ class Planes:
         self.area, self.stored, self.k, self.v = area, stored, stored[0], v
         self.stride: int = self.k.shape[1]
 
+    def rows(self, first: int, last: int) -> slice | np.ndarray:
+        """Index of the rows of positions [first, last): a slice unless they wrap around the end of a ring."""
+        at = first % self.stride
+        return (
+            slice(at, at + last - first) if at + last - first <= self.stride else np.arange(first, last) % self.stride
+        )
+
     def get(self, first: int, last: int) -> tuple[np.ndarray, ...]:
         """Copies of the stored rows of positions [first, last): each [heads, last - first, dim]."""
-        rows = np.arange(first, last) % self.stride
-        return tuple(plane[:, rows] for plane in self.stored)
+        rows = self.rows(first, last)
+        return tuple(plane[:, rows].copy() for plane in self.stored)
 
     def put(self, first: int, rows: tuple[np.ndarray, ...]) -> None:
         """Store what `get` gave, from position `first` on."""

@@ -280,7 +280,7 @@ class State:
     def read(self, slot: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [first, last) as float32: keys [heads, n, k_dim] and values [heads, n, v_dim]."""
         p = self._slot(slot)
-        rows = np.arange(first, last) % p.stride
+        rows = p.rows(first, last)
         return p.k[:, rows].astype(np.float32), p.v[:, rows].astype(np.float32)
 
     def recurrent(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
