@@ -142,6 +142,8 @@ def test_a_failed_transaction_changes_nothing(parts, closed, passes, count):
     assert state.len == 145
     if count == 8 and passes <= 1:
         assert [state.rewind_point(n) for n in range(137, 146)] == points[137:]
+    extend(state, TOKENS[:150])
+    check_claims(state, TOKENS)
     extend(state, TOKENS[:300])
     check_claims(state, TOKENS)
 
