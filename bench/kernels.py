@@ -1,4 +1,4 @@
-"""Speed of single kernels: GB/s of weights for few rows, multiply-adds a second for many.
+"""Speed of single kernels: GB/s of weights for few rows, multiply-adds per second for many.
 
     python bench/kernels.py [--formats q4_1,q8_0] [--rows 1,4,8,128] [--isa avx2] [--threads 2] [--json]
     python bench/kernels.py --attention 3.64.64 --context 1024
@@ -17,11 +17,13 @@ import time
 import numpy as np
 
 from fucina.gguf import quantize
-from fucina.kernels import call
 from fucina.kernels import record as R
 from fucina.kernels.attention import scratch_bytes
 from fucina.kernels.formats import FORMATS
-from fucina.kernels.pack import PackedWeight, aligned, pack
+from fucina.kernels.invoke import function, record_words
+from fucina.kernels.memory import aligned
+from fucina.kernels.packing import PackedWeight, pack
+from fucina.kernels.reference import quantise
 
 
 def in_threads(threads: int, work) -> float:
@@ -62,14 +64,17 @@ class Product:
     def __init__(self, w: PackedWeight, m: int, threads: int, isa: str | None) -> None:
         f = FORMATS[w.format]
         x = np.random.default_rng(1).standard_normal((m, w.cols)).astype(np.float32)
-        self.keep = [x] if f.activations == "f32" else list(call.quantise(x, f.activations, isa).values())
-        at = [a.ctypes.data for a in self.keep]
-        words = [at[0], 0, 0] if f.activations == "f32" else [at[0], at[1], at[2 if f.sums == "s" else 3]]
         self.out = np.empty((m, w.rows), np.float32)
-        self.record, self.job = np.zeros(R.WORDS, np.int64), np.zeros(16, np.int64)
-        self.record[R.UNIT], self.job[R.M] = 32, m
-        self.record[R.P0 : R.P0 + 7] = [w.addr, w.cols, *words, self.out.ctypes.data, w.rows]
-        self.call = call.function(f"linear.{w.format}", isa)
+        params = {"w": w.addr, "cols": w.cols, "x_step": w.cols, "out": self.out.ctypes.data, "n": w.rows}
+        if f.sums is None:
+            self.keep = {"x": x}
+            params |= {"x": x.ctypes.data, "d": 0, "s": 0}
+        else:
+            self.keep = quantise(x, f.activations)
+            params |= {name: self.keep[source].ctypes.data for name, source in (("x", "q"), ("d", "d"), ("s", f.sums))}
+        self.record, self.job = record_words(f"linear.{w.format}", params, unit=32), np.zeros(R.JOB_WORDS, np.int64)
+        self.job[R.M] = m
+        self.call = function(f"linear.{w.format}", isa)
         self.units, self.threads, self.w, self.m = w.rows // 32, threads, w, m
 
     def seconds(self) -> float:
@@ -89,16 +94,19 @@ def attention(shape: str, context: int, rows: int, isa: str | None) -> dict:
     cache = rng.standard_normal(context * kv_heads * (k_dim + v_dim)).astype(np.float16)
     q = rng.standard_normal((rows, group * kv_heads * k_dim)).astype(np.float32)
     out, positions = np.empty((rows, group * kv_heads * v_dim), np.float32), np.arange(context - rows, context)
-    table = call.row_table(positions=positions, caches=[cache.ctypes.data] * rows, strides=[context] * rows)
+    table, streams = np.zeros((rows, R.ROW_WORDS), np.int64), np.zeros((1, R.STREAM_WORDS), np.int64)
+    table[:, R.POS], streams[0, R.STREAM_STATE : R.STREAM_STATE + 2] = positions, (cache.ctypes.data, context)
     scratch = aligned(scratch_bytes(group, k_dim, v_dim))
-    job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size}
-    words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, 0, 0.1]
-    call.function(f"attention.f16.{shape}", isa)
+    params = {"q": q.ctypes.data, "q_step": q.shape[1], "out": out.ctypes.data, "kv_heads": kv_heads, "k_offset": 0}
+    params |= {"v_offset": kv_heads * k_dim, "area": R.area_word(0), "window": 0, "scale": 0.1}
+    record, job = record_words(f"attention.f16.{shape}", params), np.zeros(R.JOB_WORDS, np.int64)
+    job[R.M], job[R.ROW_TABLE], job[R.STREAM_TABLE] = rows, table.ctypes.data, streams.ctypes.data
+    job[R.SCRATCH], job[R.SCRATCH_STEP] = scratch.ctypes.data, scratch.size
+    call = function(f"attention.f16.{shape}", isa)
     best, begin = 1e9, time.perf_counter()
     while time.perf_counter() - begin < 2:
         start = time.perf_counter()
-        units = (0, rows * kv_heads)
-        call.invoke(f"attention.f16.{shape}", words, units=units, rows=rows, table=table, job=job, isa=isa)
+        call(record.ctypes.data, job.ctypes.data, 0, rows * kv_heads, 0)
         best = min(best, time.perf_counter() - start)
     macs = float((positions + 1).sum()) * group * kv_heads * (k_dim + v_dim)
     return {"attention": shape, "context": context, "rows": rows, "ms": best * 1e3, "gmac_s": macs / best / 1e9}

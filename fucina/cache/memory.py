@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 from collections.abc import Collection, Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
 from .parts import Kv, Latent, Layout, Recurrent
 
-DTYPES = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
+DTYPES: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
 
 
 def allocate(nbytes: int, what: str) -> np.ndarray:
@@ -53,10 +54,17 @@ class Planes:
         self.area, self.stored, self.k, self.v = area, stored, stored[0], v
         self.stride: int = self.k.shape[1]
 
+    def rows(self, first: int, last: int) -> slice | np.ndarray:
+        """Index of the rows of positions [first, last): a slice unless they wrap around the end of a ring."""
+        at = first % self.stride
+        return (
+            slice(at, at + last - first) if at + last - first <= self.stride else np.arange(first, last) % self.stride
+        )
+
     def get(self, first: int, last: int) -> tuple[np.ndarray, ...]:
         """Copies of the stored rows of positions [first, last): each [heads, last - first, dim]."""
-        rows = np.arange(first, last) % self.stride
-        return tuple(plane[:, rows] for plane in self.stored)
+        rows = self.rows(first, last)
+        return tuple(plane[:, rows].copy() for plane in self.stored)
 
     def put(self, first: int, rows: tuple[np.ndarray, ...]) -> None:
         """Store what `get` gave, from position `first` on."""
@@ -116,7 +124,11 @@ class Banks:
 
     def __init__(self, layout: Layout) -> None:
         self._numbers = layout.areas[-1].width
-        self._slots = {i: s for i, s in enumerate(layout.slots) if isinstance(s.part, Recurrent)}
+        self._slots = {
+            i: (slot.k_offset, slot.part.shape)
+            for i, slot in enumerate(layout.slots)
+            if isinstance(slot.part, Recurrent)
+        }
         self._banks: list[np.ndarray] = []
         for _ in range(3):
             self._add()
@@ -132,6 +144,9 @@ class Banks:
         self._add()
         return len(self._banks) - 1
 
+    def __len__(self) -> int:
+        return len(self._banks)
+
     def __getitem__(self, bank: int) -> np.ndarray:
         """All numbers of a bank, flat float32."""
         return self._banks[bank]
@@ -142,9 +157,8 @@ class Banks:
 
     def view(self, bank: int, slot: int) -> np.ndarray:
         """A slot's array in a bank, float32 of the part's shape."""
-        s = self._slots[slot]
-        shape = s.part.shape
-        return self._banks[bank][s.k_offset : s.k_offset + prod(shape)].reshape(shape)
+        start, shape = self._slots[slot]
+        return self._banks[bank][start : start + prod(shape)].reshape(shape)
 
     def byte_size(self) -> int:
         """Bytes of all banks."""

@@ -143,6 +143,10 @@ class Area:
         """The first position that a query at `position` reads."""
         return max(0, position - self.window + 1) if self.kind == "ring" else 0
 
+    def holds(self, point: int, low: int) -> bool:
+        """Whether a query at `point` finds the positions before it, when they are held from `low` on."""
+        return self.first_read(point) >= min(low, point)
+
 
 class Layout:
     """Where the parts of a family lie.

@@ -11,78 +11,22 @@ What a pass writes is out of sight until `commit`: rows at or past `len` are scr
 bank than the committed one is written.  A transaction that was never closed, because Ctrl-C came between the lines, is
 rolled back by the next call that needs to know.
 
-Everything that says what is valid is one immutable record, `_Now`, and every method replaces it by one assignment, as
+Everything that says what is valid is one immutable record, `Held`, and every method replaces it by one assignment, as
 its last act.  So an interrupt at any instruction leaves the state of before or the state of after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import CannotRewind, KvCacheOverflow, KvCacheShapeMismatch, NoOpenPass
+from . import copies
+from .copies import StateSnapshot
 from .memory import Banks, Planes, allocate_planes
-from .parts import Latent, Layout, Part, Recurrent
-
-CHECKPOINTS = 4
-"""Checkpoints of recurrent parts that a state keeps; the oldest goes first."""
-
-
-class _Mark(NamedTuple):
-    """The recurrent parts after `position`, kept in a bank.  A pinned one is a checkpoint that was asked for."""
-
-    position: int
-    bank: int
-    pinned: bool
-
-
-_SavedRows = tuple[int, int, tuple[np.ndarray, ...]]  # slot, first position, rows
-
-
-class _Open(NamedTuple):
-    """A transaction: its rows, the banks that the next pass reads and writes, passes done, ring rows to bring back."""
-
-    rows: int
-    source: int
-    target: int
-    passes: int
-    saved: tuple[_SavedRows, ...]
-
-
-class _Now(NamedTuple):
-    """What is valid.  During a transaction: what is valid after a rollback.
-
-    len : positions held.
-    low : per area, the first position that is still held: above 0 only in rings.
-    marks : ascending; the last one is at `len`.  Empty without recurrent parts.
-    """
-
-    len: int
-    low: tuple[int, ...]
-    marks: tuple[_Mark, ...]
-    open: _Open | None
-
-
-@dataclass(frozen=True, slots=True)
-class StateSnapshot:
-    """A copy of a state, made by `State.snapshot`.
-
-    parts, dtype, fingerprint, len : of the state.
-    low : per area, the first position held.
-    rows : by slot, the stored rows of positions [low, len): keys and values [heads, n, dim], of a latent the keys.
-    bank : numbers of all recurrent parts, or None.
-    """
-
-    parts: tuple[Part, ...]
-    dtype: str
-    fingerprint: bytes
-    len: int
-    low: tuple[int, ...]
-    rows: dict[int, tuple[np.ndarray, ...]]
-    bank: np.ndarray | None
+from .parts import Layout, Part, Recurrent
+from .record import Held, Mark, Open, SavedRows
 
 
 class State:
@@ -112,8 +56,9 @@ class State:
         self._strides = self.layout.strides(self.capacity)
         self._words = [w for b, s in zip(self._buffers, self._strides, strict=True) for w in (b.ctypes.data, s)]
         self._banks = Banks(self.layout) if self.layout.recurrent else None
-        marks = (_Mark(0, 0, False),) if self._banks else ()
-        self._now = _Now(0, (0,) * len(self._strides), marks, None)
+        self._rings = any(area.kind == "ring" for area in self.layout.areas)
+        marks = (Mark(0, 0),) if self._banks else ()
+        self._held = Held(0, (0,) * len(self._strides), marks)
 
     def __repr__(self) -> str:
         return f"State({self.len} of {self.capacity} positions, {len(self.layout.slots)} slots, {self.dtype})"
@@ -126,11 +71,11 @@ class State:
     @property
     def len(self) -> int:
         """Positions held."""
-        return self._now.len
+        return self._held.len
 
     def byte_size(self) -> int:
         """Bytes of all planes and banks; pages that were never touched are counted, though they take no memory."""
-        return sum(b.nbytes for b in self._buffers) + (self._banks.byte_size() if self._banks else 0)
+        return sum(b.nbytes for b in self._buffers) + (self._banks.byte_size() if self._banks is not None else 0)
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -142,21 +87,30 @@ class State:
         KvCacheOverflow : they do not fit.
         """
         self.rollback()
-        now = self._now
-        end = now.len + rows
+        held = self._held
+        end = held.len + rows
         if rows < 0 or end > self.capacity:
-            raise KvCacheOverflow(f"{rows} rows at position {now.len} pass the capacity of {self.capacity}")
+            raise KvCacheOverflow(f"{rows} rows at position {held.len} pass the capacity of {self.capacity}")
         source = target = 0
         if self._banks:
-            source = now.marks[-1].bank
-            target = self._banks.spare([mark.bank for mark in now.marks])
-        low, saved = self._low_after(end), ()
-        if low != now.low:
-            low, saved = self._save(low)
-        self._now = now._replace(low=low, open=_Open(rows, source, target, 0, saved))
+            source = held.marks[-1].bank
+            target = self._banks.spare([m.bank for m in held.marks])
+        low = self._low_after(end)
+        saved: tuple[SavedRows, ...] = ()
+        if rows > self.layout.max_rows and low != held.low:
+            # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass
+            # after a rollback would read, so these are copied.  Other rows that go could only serve a rewind.
+            copied = held.endangered(low, self.layout.areas)
+            saved = tuple(
+                (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
+                for slot, p in self._planes.items()
+                if p.area in copied
+            )
+            low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
+        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved))
 
     def next_pass(self) -> None:
-        """A pass has written its rows: the bank that it wrote is the one to read now.
+        """A pass has written its rows; the next one reads the recurrent parts that it has left.
 
         Called after each pass in which the stream had rows, the last one included.
 
@@ -164,80 +118,66 @@ class State:
         ------
         NoOpenPass : no transaction is open.
         """
-        now, transaction = self._now, self._opened()
+        held, transaction = self._held, self._opened()
         if self._banks is None:
-            self._now = now._replace(open=transaction._replace(passes=transaction.passes + 1))
             return
-        # If another pass follows, it needs a third bank: the one that the last commit left as a way back.
-        marks = tuple(m for m in now.marks if m.pinned or m.position == now.len)
+        # If another pass follows, it needs a third bank: the one that the last commit has left as a way back.
+        marks = held.kept_marks()
         source = transaction.target
         target = self._banks.spare([source, *(m.bank for m in marks)])
-        again = transaction._replace(source=source, target=target, passes=transaction.passes + 1)
-        self._now = now._replace(marks=marks, open=again)
+        passed = transaction._replace(source=source, target=target, passes=transaction.passes + 1)
+        self._held = held._replace(marks=marks, open=passed)
 
     def commit(self, rows: int) -> None:
         """Close the transaction and hold its first `rows` rows: all of them, or those of tokens that were accepted.
 
-        Recurrent parts exist after all of the rows only: if fewer are kept, `len` stays where the transaction began,
-        and the caller computes these rows again.
+        What exists after all of the rows only (recurrent parts, rows of a window that a long call has overwritten)
+        cannot be kept in part: then `len` stays where the transaction began, and the caller computes the rows again.
+        The recurrent parts of before stay as a way back to the old `len`, until the next transaction is committed.
 
         Raises
         ------
-        NoOpenPass : no transaction is open, or no pass has written the recurrent parts.
+        NoOpenPass : no transaction is open, or too few passes have written the recurrent parts.
         KvCacheShapeMismatch : more rows than it was begun for.
         """
-        now, transaction = self._now, self._opened()
+        held, transaction = self._held, self._opened()
         if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
-        marks = now.marks
-        if self._banks and rows < transaction.rows:
-            rows = 0
+        end, marks, low = held.len + rows, held.marks, self._low_after(held.len + transaction.rows)
+        if rows < transaction.rows:
+            whole = zip(self.layout.areas, low, strict=False)
+            if self._banks or not all(area.holds(end, first) for area, first in whole):
+                self.rollback()
+                return
+            low = tuple(min(first, end) for first in low)
         if self._banks and rows:
-            if not transaction.passes:
-                raise NoOpenPass("commit came before any next_pass(): the recurrent parts were not computed")
-            marks = (*marks, _Mark(now.len + rows, transaction.source, False))
-        self._now = _Now(now.len + rows, self._low_after(now.len + transaction.rows), marks, None)
+            if rows > transaction.passes * self.layout.max_rows:
+                raise NoOpenPass(f"commit of {rows} rows came after {transaction.passes} next_pass(): they are too few")
+            marks = (*marks, Mark(end, transaction.source))
+        self._held = Held(end, low, marks)
 
     def rollback(self) -> None:
         """Drop the open transaction, if there is one.
 
-        `len` and everything that a pass reads from there on are as before `begin`; a ring may have lost older rows,
-        which only a rewind would have used.
+        `len` and everything that a pass reads from there on are as before `begin`.  Ways back to earlier positions may
+        be lost, as after a commit.
         """
-        now = self._now
-        if now.open is None:
+        held = self._held
+        if held.open is None:
             return
-        for slot, first, rows in now.open.saved:
+        for slot, first, rows in held.open.saved:
             self._planes[slot].put(first, rows)
-        self._now = now._replace(open=None)
-
-    def _opened(self) -> _Open:
-        if self._now.open is None:
-            raise NoOpenPass("no transaction is open; expected begin() first")
-        return self._now.open
+        self._held = held._replace(open=None)
 
     def _low_after(self, end: int) -> tuple[int, ...]:
         """First position held per area, once all positions below `end` have been written."""
-        return tuple(max(low, end - stride) for low, stride in zip(self._now.low, self._strides, strict=True))
+        low = self._held.low
+        return tuple([max(at, end - n) for at, n in zip(low, self._strides, strict=True)]) if self._rings else low
 
-    def _save(self, low: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[_SavedRows, ...]]:
-        """What a rollback must bring back if the transaction overwrites all rows below `low`.
-
-        A ring has room for the window and one pass.  Several passes may overwrite rows that the next pass after a
-        rollback would read: these rings are copied.  The others lose only rows that a rewind would have used.
-
-        Returns
-        -------
-        First position per area that is held after a rollback, and the copies.
-        """
-        now, areas = self._now, self.layout.areas
-        lost = [areas[a].first_read(now.len) < min(new, now.len) for a, new in enumerate(low)]
-        saved = tuple(
-            (slot, now.low[p.area], p.get(now.low[p.area], min(low[p.area], now.len)))
-            for slot, p in self._planes.items()
-            if lost[p.area]
-        )
-        return tuple(old if gone else new for old, new, gone in zip(now.low, low, lost, strict=True)), saved
+    def _opened(self) -> Open:
+        if self._held.open is None:
+            raise NoOpenPass("no transaction is open; expected begin() first")
+        return self._held.open
 
     # --- going back -----------------------------------------------------------------------------------------------
 
@@ -247,15 +187,7 @@ class State:
         For planes that keep every position it is `n`; for a ring `n` if the rows that a query at `n` reads are still
         held; for recurrent parts a position whose arrays are held.  All parts must agree; 0 is always possible.
         """
-        now = self._now
-        point = max(0, min(n, now.len))
-        if now.marks:
-            point = max((m.position for m in now.marks if m.position <= point), default=0)
-        # A ring that cannot go back to this point cannot go back to an earlier one either, so one look is enough.
-        for area, low in zip(self.layout.areas, now.low, strict=False):
-            if area.first_read(point) < min(low, point):
-                return 0
-        return point
+        return self._held.rewind_point(n, self.layout.areas)
 
     def rewind(self, n: int) -> None:
         """Keep the first `n` positions.  An open transaction is rolled back.
@@ -271,9 +203,7 @@ class State:
             self.reset()
             return
         self.rollback()
-        now = self._now
-        marks = tuple(m for m in now.marks if m.position <= n)
-        self._now = _Now(n, tuple(min(low, n) for low in now.low), marks, None)
+        self._held = self._held.rewound(n)
 
     def truncate(self, keep: int) -> None:
         """Keep the first `keep` positions; at or above `len` nothing changes.  Raises CannotRewind as `rewind` does."""
@@ -283,57 +213,38 @@ class State:
 
     def reset(self) -> None:
         """Forget every position, every checkpoint and an open transaction."""
-        marks = self._now.marks
+        marks = self._held.marks[:1]
         if self._banks and marks[0].position:
-            bank = self._banks.spare([m.bank for m in marks])
+            bank = self._banks.spare([m.bank for m in self._held.marks])
             self._banks[bank].fill(0)
-            marks = (_Mark(0, bank, False),)
-        self._now = _Now(0, (0,) * len(self._strides), marks[:1], None)
+            marks = (Mark(0, bank),)
+        self._held = Held(0, (0,) * len(self._strides), marks)
 
     def checkpoint(self) -> None:
         """Keep the recurrent parts as they are at `len`, so that a rewind can come back here.
 
-        At most `CHECKPOINTS` are kept, the oldest is dropped.  Changes nothing where there are no recurrent parts.
+        At most 4 are kept, the oldest is dropped.  Changes nothing where there are no recurrent parts.
         """
-        now = self._now
-        if now.len == 0 or not now.marks:
-            return
-        marks = [*now.marks[:-1], now.marks[-1]._replace(pinned=True)]
-        pinned = [m for m in marks if m.pinned]
-        if len(pinned) > CHECKPOINTS:
-            marks.remove(pinned[0])
-        self._now = now._replace(marks=tuple(marks))
+        self._held = self._held.with_checkpoint()
 
     # --- copies ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> StateSnapshot:
-        """A copy of the positions held, independent of what happens to this state later.  Not during a transaction."""
-        self.rollback()
-        now = self._now
-        rows = {slot: p.get(now.low[p.area], now.len) for slot, p in self._planes.items()}
-        bank = self._banks[now.marks[-1].bank].copy() if self._banks else None
-        return StateSnapshot(self.parts, self.dtype, self.fingerprint, now.len, now.low, rows, bank)
+        """A copy of the positions held, independent of what happens to this state later.
+
+        An open transaction is rolled back.
+        """
+        return copies.take(self)
 
     def restore(self, snapshot: StateSnapshot) -> None:
-        """Become what the snapshot holds.  If it is interrupted, the state is as before or empty.
+        """Become what the snapshot holds.  Interrupted, the state is as before or empty.
 
         Raises
         ------
         KvCacheShapeMismatch : it was taken from a state of other parts, of another dtype or model.
         KvCacheOverflow : it holds more positions than fit here.
         """
-        self._check_same("the snapshot was taken from a state", snapshot)
-        if snapshot.len > self.capacity:
-            raise KvCacheOverflow(f"the snapshot holds {snapshot.len} positions, the capacity is {self.capacity}")
-        self.reset()
-        if snapshot.len == 0:
-            return
-        self.begin(snapshot.len)
-        low = tuple(max(at, snapshot.len - s) for at, s in zip(snapshot.low, self._strides, strict=True))
-        for slot, rows in snapshot.rows.items():
-            first, area = low[self._planes[slot].area], self._planes[slot].area
-            self._planes[slot].put(first, tuple(r[:, first - snapshot.low[area] :] for r in rows))
-        self._adopt(snapshot.len, low, snapshot.bank)
+        copies.restore(self, snapshot)
 
     def copy_rows(self, source: State, start: int, end: int) -> None:
         """Copy positions [start, end) of another state to the same positions of this one, and set `len` to `end`.
@@ -346,53 +257,7 @@ class State:
         KvCacheShapeMismatch : other parts, dtype or model; `len` is not `start`; the source does not hold the rows.
         KvCacheOverflow : `end` passes the capacity.
         """
-        self._check_same("copy_rows was given a state", source)
-        if end <= start:
-            return
-        if start < 0 or self.len != start:
-            raise KvCacheShapeMismatch(
-                f"rows from {start} can only be copied after {start} rows, this state holds {self.len}"
-            )
-        if end > source.len:
-            raise KvCacheShapeMismatch(f"rows up to {end} were asked for, the source holds {source.len}")
-        source.rollback()
-        now, bank = source._now, None
-        for area, low in zip(self.layout.areas, now.low, strict=False):
-            first = max(start, area.first_read(end))
-            if first < min(low, end):
-                raise KvCacheShapeMismatch(
-                    f"rows up to {end} need positions from {first} on in a window of {area.window}, "
-                    f"the source holds them from {low} on"
-                )
-        if source._banks:
-            marks = {m.position: m.bank for m in now.marks}
-            if end not in marks:
-                raise KvCacheShapeMismatch(
-                    f"recurrent parts can only be copied where the source holds them, {sorted(marks)}, not at {end}"
-                )
-            bank = source._banks[marks[end]]
-        self.begin(end - start)
-        own = self._low_after(end)
-        first = tuple(min(end, max(start, at, end - s)) for at, s in zip(now.low, self._strides, strict=True))
-        for slot, planes in self._planes.items():
-            planes.copy(source._planes[slot], first[planes.area], end)
-        self._adopt(end, tuple(at if at > start else low for at, low in zip(first, own, strict=True)), bank)
-
-    def _adopt(self, end: int, low: tuple[int, ...], bank: np.ndarray | None) -> None:
-        """Close a transaction whose rows were copied: `low` is held from, `bank` are the recurrent parts at `end`."""
-        now = self._now
-        marks = now.marks
-        if self._banks and bank is not None:
-            target = self._opened().target
-            self._banks[target][:] = bank
-            marks = (*(m for m in marks if m.pinned or m.position == now.len), _Mark(end, target, False))
-        self._now = _Now(end, low, marks, None)
-
-    def _check_same(self, what: str, other: State | StateSnapshot) -> None:
-        if other.parts != self.parts or other.dtype != self.dtype:
-            raise KvCacheShapeMismatch(f"{what} of another geometry or dtype; expected the same")
-        if other.fingerprint != self.fingerprint:
-            raise KvCacheShapeMismatch(f"{what} of another model; expected the same")
+        copies.copy_rows(self, source, start, end)
 
     # --- access for interpreters ----------------------------------------------------------------------------------
 
@@ -417,14 +282,13 @@ class State:
         p = self._slot(slot)
         if not 0 <= position < self.capacity:
             raise KvCacheOverflow(f"position {position} is outside the capacity of {self.capacity}")
-        p.k[:, position % p.stride] = k
-        if not isinstance(self.layout.slots[slot].part, Latent):
-            p.v[:, position % p.stride] = v
+        for plane, row in zip(p.stored, (k,) if v is None else (k, v), strict=True):
+            plane[:, position % p.stride] = row
 
     def read(self, slot: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [first, last) as float32: keys [heads, n, k_dim] and values [heads, n, v_dim]."""
         p = self._slot(slot)
-        rows = np.arange(first, last) % p.stride
+        rows = p.rows(first, last)
         return p.k[:, rows].astype(np.float32), p.v[:, rows].astype(np.float32)
 
     def recurrent(self, slot: int) -> tuple[np.ndarray, np.ndarray]:

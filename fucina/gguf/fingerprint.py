@@ -121,6 +121,6 @@ def _condense(tensor: TensorInfo, start: int) -> bytes:
         np.right_shift(block, 32, out=m)
         np.bitwise_xor(m, block, out=m)
         np.einsum("ij,j->i", m, _multipliers(), out=sums[i : i + _BLOCK])
-    rest = hashlib.blake2b(data[whole:], digest_size=16).digest()
+    rest = hashlib.blake2b(data[whole:].tobytes(), digest_size=16).digest()
     tensor.release_pages(start, stop)
     return sums.tobytes() + rest

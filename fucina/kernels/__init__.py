@@ -5,7 +5,11 @@ Read in this order:
 - `record`: the contract, what a kernel is called with.
 - `lang` (and `value`): the language that kernels are written in.  `isa`: what differs between CPUs.
 - `rowops`: short kernels that show the language.  `quantise`, `embed`, `linear`: the formats.  `chunks`, `attention`.
-- `formats`, `pack`: how weights lie in memory, and how they get there at load.
-- `compile`: from a kernel's name to its address, and the cache on disk.  `listing`: its assembly.
-- `reference`: the same kernels in NumPy, equal bit for bit.  `call`: single kernels on arrays, checked.
+  `experts`: a matrix per head or per expert.  `delta`: the recurrence.
+- `formats`, `pack`, `packing`: how weights lie in memory, and how they get there at load.
+- `registry`, `catalogue`: kernels by name, their parameters by name.  `compile`: from a name to an address.
+  `cache_folder`: where compiled code is kept.  `disassembly`: its assembly.
+- `invoke`: one kernel called from Python.  `reference`: the same kernels in NumPy, equal bit for bit.
+
+What the sampler and the drafters compute lies here too: `draw`, `weighing`, `top_k`, `suffix`.
 """

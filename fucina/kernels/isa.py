@@ -17,7 +17,7 @@ import platform
 from dataclasses import dataclass
 
 from ..errors import IsaError
-from .lang import F16, F32, I8, I16, I32, Emitter, Value, vec
+from .lang import F16, F32, I16, I32, Emitter, Value, vec
 
 
 class Dot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .formats import FORMATS, GROUP, NAMES
-from .lang import I8, I16, I32, Emitter, Value, vec
+from .lang import I8, I16, I32, Emitter, Value
 from .registry import kernel
 
 

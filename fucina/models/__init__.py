@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
+from ..ops.vocabulary import LoadedFamily
 from . import gemma3, llama
-from .family import Family, LoadedFamily
+from .family import Family
 
 FAMILIES: dict[str, Family] = {f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY)}
 

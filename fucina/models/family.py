@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..gguf import GgufFile
 from ..gguf.weights import Weight, WeightFinder
 from ..ops.rope import RopeSpec
+from ..ops.vocabulary import LoadedFamily
 from .keys import WIDTH, Keys
 from .table import read_table, table, tensor
 
@@ -99,20 +100,6 @@ class Family:
         weights = read_table(self.weights, find, config, layers=layers)
         find.check_all_used()
         return LoadedFamily(self.architecture, config, weights, self.forward, tuple(self.parts(config)))
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedFamily:
-    """A file understood: what an interpreter needs to run it.
-
-    parts : what a stream keeps, one part per slot.
-    """
-
-    architecture: str
-    config: Any
-    weights: Any
-    forward: Callable[..., Any]
-    parts: tuple[Part, ...]
 
 
 # --- metadata that families share -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 A file says what its tensors mean in keys such as `llama.attention.head_count`.  A key that nobody reads may still
 change the mathematics, and then the model would run and be wrong.  So every key of the architecture must have been
 read here with its range, or be known to change nothing; any other is refused with its value.
-
 """
 
 from __future__ import annotations
@@ -62,19 +61,13 @@ class Keys:
         self._known.add(key)
         return f"{self.architecture}.{key}"
 
-    def has(self, key: str) -> bool:
-        """Whether the file holds this key."""
-        return self._name(key) in self._metadata
-
     def count(self, key: str, low: int, high: int, default: Any = REQUIRED) -> int:
         """An integer in [low, high].  One value per layer is accepted where all are equal."""
         name = self._name(key)
         if isinstance(self._metadata.get(name), np.ndarray):
-            values = np.unique(self._metadata.ints(name))
-            if len(values) != 1:
-                raise ModelError(
-                    f"{name} is {_shown(values)}, different per layer; implemented: one value for all layers"
-                )
+            values = self._metadata.ints(name)
+            if len(set(values.tolist())) != 1:
+                raise ModelError(f"{name} is [{_shown(values)}]; implemented: one value, the same for all layers")
             value = int(values[0])
         else:
             value = self._metadata.int(name, **_default(default))

@@ -18,7 +18,7 @@ from .functions import EXACT, Functions, attention, geglu, gelu, rms_norm, rotat
 from .override import OVERRIDES, Overrides, looked_at
 from .rope import RopeSpec
 from .rows import RowBatch
-from .vocabulary import AttentionSpec, Family
+from .vocabulary import AttentionSpec, LoadedFamily, Ops
 
 __all__ = ["Naive", "attention", "geglu", "gelu", "rms_norm", "rotate", "silu", "softmax", "swiglu"]
 
@@ -38,7 +38,7 @@ class Naive:
 
     def __init__(
         self,
-        family: Family,
+        family: LoadedFamily,
         dequantize: dict[str, Callable[[np.ndarray], np.ndarray]] | None = None,
         functions: Functions = EXACT,
     ) -> None:
@@ -204,3 +204,8 @@ class Naive:
                 results.append(f.product(h, self.matrix(down, e))[0])
             out[i] = f.weighted_sum(np.stack(results), weights[i])
         return out
+
+
+def _has_every_op(naive: Naive) -> Ops[np.ndarray]:
+    """For type checkers."""
+    return naive

@@ -58,6 +58,10 @@ NATIVE_BITS = functions.Functions(
     rms_norm=rms_norm,
     rope=rope,
     attend=attend,
+    sigmoid=reference.sigmoid,
     swiglu=reference.swiglu,
     geglu=reference.geglu,
+    delta_rule=reference.delta_rule,
+    choose=reference.choose,
+    weighted_sum=reference.weighted_sum,
 )

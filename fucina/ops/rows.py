@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cache import State
-from ..kernels.record import MAX_ROWS  # what a pass may hold is what the native buffers hold
+from ..cache import MAX_ROWS, State
 
 __all__ = ["MAX_ROWS", "RowBatch"]
 

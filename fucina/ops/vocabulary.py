@@ -10,10 +10,11 @@ what its stream has stored before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from ..cache.parts import Part
 from ..gguf.weights import Matrix
 from .rope import RopeSpec
 
@@ -134,21 +135,16 @@ class Ops(Protocol[T]):
         """
 
 
-class Family(Protocol):
-    """What an interpreter takes: a family whose file has been read (`fucina.models.LoadedFamily`).
+@dataclass(frozen=True, slots=True)
+class LoadedFamily:
+    """A family whose file has been read: what an interpreter takes.
 
     forward : called as forward(ops, config, weights); returns the logits, [n, vocab].
-    parts : what a stream keeps, one part per slot (`fucina.cache.parts`).
+    parts : what a stream keeps, one part per slot.
     """
 
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def weights(self) -> Any: ...
-
-    @property
-    def forward(self) -> Callable[..., Any]: ...
-
-    @property
-    def parts(self) -> Sequence[Any]: ...
+    architecture: str
+    config: Any
+    weights: Any
+    forward: Callable[..., Any]
+    parts: tuple[Part, ...]

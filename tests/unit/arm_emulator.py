@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from fucina.kernels.listing import object_code
+from fucina.kernels.disassembly import object_code
 
 CODE, STACK, END = 0x10_0000, 0x4000_0000, 0x8000_0000  # addresses that no array has
 PAGE = 4096
@@ -60,7 +60,7 @@ def relocate(image: bytearray, place: int, kind: int, value: int) -> None:
 
 @cache
 def function(name: str, isa: str | None = None):
-    """As `fucina.kernels.call.function`, emulated."""
+    """As `fucina.kernels.invoke.function`, emulated."""
     import unicorn
     from unicorn import arm64_const as arm
 

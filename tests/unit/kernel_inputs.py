@@ -7,7 +7,7 @@ import numpy as np
 from fucina.gguf import quantize
 from fucina.kernels import isa
 from fucina.kernels.formats import FORMATS
-from fucina.kernels.pack import PackedWeight, pack
+from fucina.kernels.packing import PackedWeight, pack
 
 ISAS = [n for n in isa.supported() if n != "avxvnni"] if len(isa.supported()) > 3 else list(isa.supported())
 QUANTISED = [n for n, f in FORMATS.items() if f.activations != "f32"]
@@ -53,6 +53,12 @@ def extreme(fmt: str, n: int, cols: int) -> np.ndarray:
 def packed(raw: np.ndarray, fmt: str) -> PackedWeight:
     f = FORMATS[fmt]
     return pack(raw, f.ggml_type, len(raw), raw.shape[1] // f.raw * f.cols)
+
+
+def stacked(raw: np.ndarray, fmt: str, count: int) -> PackedWeight:
+    """A weight of `count` matrices, from their rows one after the other."""
+    f = FORMATS[fmt]
+    return pack(raw, f.ggml_type, len(raw) // count, raw.shape[1] // f.raw * f.cols, count)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

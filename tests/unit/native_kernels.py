@@ -42,7 +42,7 @@ def store32(typingctx, address, value):
 
 
 def _count(record, job, u0, u1, tid):
-    """P0: counters, one a unit.  P1: nanoseconds' worth of pauses a unit."""
+    """P0: counters, one per unit.  P1: pauses per unit."""
     for u in range(u0, u1):
         atomic_add(load(record + 8 * P0) + 8 * u, 1)
         for _ in range(load(record + 8 * (P0 + 1))):
@@ -103,7 +103,7 @@ HOOK_LINE = 128
 def _delay(data, point, bank, step, tid):
     """Sometimes hold the thread up for a while: spin, or give the time slice away.
 
-    data: one line a thread, [state of the random numbers, calls, mask of points, 1 in how many, most pauses,
+    data: one line per thread, [state of the random numbers, calls, mask of points, 1 in how many, most pauses,
     address of sched_yield].
     """
     state = data + tid * HOOK_LINE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from fucina.kernels import record as R
 from fucina.kernels.formats import activation_bytes
 from fucina.kernels.memory import aligned
 from fucina.kernels.packing import PackedWeight
+from fucina.ops.native.buffers import place
+from fucina.ops.native.planner import WINDOW
 from fucina.ops.native.program import Program, build
 from fucina.ops.native.recorder import Recorder
 from fucina.ops.native.recording import Packed
@@ -83,20 +86,12 @@ def run(
     cut : into how many calls the units of each chain are cut.
     """
     recorder = Recorder(_Sources(table), Layout(parts), dtype)
-    given = [recorder.host(lambda arrays, context, x=x: x, [], x.shape[1], f"input {i}") for i, x in enumerate(inputs)]
+    never = lambda arrays, context: None  # these host stages are done by `_Memory`
+    given = [recorder.host(never, [], x.shape[1], f"input {i}") for i, x in enumerate(inputs)]
     result = op(recorder, *given)
-    results = result if isinstance(result, tuple) else (result,)
-    taken: dict[Value, np.ndarray] = {}
-
-    def take(value: Value):
-        def keep(arrays, context):
-            taken[value] = arrays[0].copy()
-            return arrays[0]
-
-        return keep
-
+    results = [recorder.joined(r) for r in (result if isinstance(result, tuple) else (result,))]
     for value in results:
-        recorder.host(take(value), [value], value.cols, "result")
+        recorder.host(never, [value], value.cols, "result")
     kernels = direct.function  # tests may replace it
     program = build(recorder.schedule, recorder.values, lambda name: NAMES.setdefault(name, len(NAMES) + 1))
     m = len(inputs[0]) if inputs else len(tokens)
@@ -112,9 +107,29 @@ def run(
     words |= {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size, R.PART: partial.ctypes.data}
     for word, value in words.items():
         job[word] = value
-    _walk(program, job, rows, lambda number: kernels(list(NAMES)[number - 1], isa), cut)
-    out = tuple(taken[v] for v in results)
-    return out if isinstance(result, tuple) else out[0]
+    memory = _Memory(recorder, program, job)
+    stages: list[Callable[[], Any]] = [lambda v=v, x=x: memory.put(v, x) for v, x in zip(given, inputs, strict=True)]
+    stages += [lambda v=v: memory.take(v) for v in results]
+    out = _walk(program, job, rows, stages, lambda number: kernels(list(NAMES)[number - 1], isa), cut)[len(inputs) :]
+    return tuple(out) if isinstance(result, tuple) else out[0]
+
+
+class _Memory:
+    """The values of a program, as arrays."""
+
+    def __init__(self, recorder: Recorder, program: Program, job: np.ndarray) -> None:
+        self.offsets, self.job = place(recorder.values)[0], job
+        self.bytes = program.keep[0]
+
+    def _view(self, value: Value) -> np.ndarray:
+        start, rows = self.offsets[id(value)], value.space.count(self.job)
+        return self.bytes[start : start + rows * value.cols * 4].view(np.float32).reshape(rows, value.cols)
+
+    def put(self, value: Value, x: np.ndarray) -> None:
+        self._view(value)[...] = x
+
+    def take(self, value: Value) -> np.ndarray:
+        return self._view(value).copy()
 
 
 NAMES: dict[str, int] = {}  # kernels by a number that stands for their address in a record
@@ -136,24 +151,23 @@ def _tables(over: Pass | None, m: int, tokens, positions) -> tuple[np.ndarray, n
     return rows, streams
 
 
-def _walk(program: Program, job: np.ndarray, rows: np.ndarray, kernel, cut: int) -> None:
-    """Every step's chains, one after the other."""
-    hosts = dict(program.hosts)
+def _walk(program: Program, job: np.ndarray, rows: np.ndarray, stages: list, kernel, cut: int) -> list[Any]:
+    """Every step's chains, one after the other; what the host stages return."""
+    hosts, results, stages = {step for step, _ in program.hosts}, [], iter(stages)
     for step, (first, last) in enumerate(program.steps):
         if step in hosts:
-            hosts[step](job.tolist(), None)
+            results.append(next(stages)())
             continue
         for start, stop in program.chains[first:last]:
             units = _units(program.records[start], job, rows)
-            for u0, u1 in zip(*[iter(np.repeat(np.arange(cut + 1) * units // cut, 2)[1:-1])] * 2, strict=True):
+            for u0, u1 in itertools.pairwise(units * i // cut for i in range(cut + 1)):
                 for record in program.records[start:stop]:
-                    kernel(int(record[R.FN]))(record.ctypes.data, job.ctypes.data, int(u0), int(u1), 0)
+                    kernel(int(record[R.FN]))(record.ctypes.data, job.ctypes.data, u0, u1, 0)
+    return results
 
 
 def _units(record: np.ndarray, job: np.ndarray, rows: np.ndarray) -> int:
-    from fucina.ops.native.planner import WINDOW
-
-    units, count = record[R.UNITS], job[record[R.ROWS_WORD]] * record[R.ROWS_TIMES]
+    units, count = int(record[R.UNITS]), int(job[record[R.ROWS_WORD]] * record[R.ROWS_TIMES])
     if record[R.RULE] == R.COLS:
         return units if count else 0
     if record[R.RULE] == R.ATTENTION and job[R.SPLIT]:
@@ -230,3 +244,21 @@ def attention(
     over.positions = list(positions)
     op = lambda r, q, k=None, v=None: r.attention(0, q, k, v, spec)
     return run(op, q, *given, parts=state.parts, dtype=state.dtype, over=over, split=split, isa=isa, cut=cut)
+
+
+def append(
+    state: State, key: np.ndarray, value: np.ndarray | None, positions: Sequence[int], isa: str | None = None
+) -> None:
+    """Stores rows at `positions` of slot 0 of a state, by the kernel alone."""
+    slot, rows = state.layout.slots[0], np.zeros((len(key), R.ROW_WORDS), np.int64)
+    rows[:, R.POS] = positions
+    streams = np.zeros((1, R.STREAM_WORDS), np.int64)
+    streams[0, R.STREAM_STATE : R.STREAM_STATE + len(state.words())] = state.words()
+    heads = getattr(slot.part, "kv_heads", 1)
+    params = {"key": key.ctypes.data, "key_step": key.shape[1], "heads": heads, "k_dim": slot.part.k_dim, "v_dim": 0}
+    params |= {"value": 0, "value_step": 0, "k_offset": slot.k_offset, "v_offset": slot.v_offset}
+    if value is not None:
+        params |= {"value": value.ctypes.data, "value_step": value.shape[1], "v_dim": slot.part.v_dim}
+    params["area"] = R.area_word(slot.area)
+    job = {R.M: len(key), R.ROW_TABLE: rows.ctypes.data, R.STREAM_TABLE: streams.ctypes.data}
+    direct.invoke(f"kv_append.{state.dtype}", params, units=(0, len(key)), job=job, isa=isa)

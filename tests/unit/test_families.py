@@ -171,7 +171,8 @@ def test_numbers_of_the_wrong_type(tmp_path, name, key):
         ("rope.scaling.type", "yarn", "yarn"),
         ("rope.freq_base_global", 1e6, "1000000"),
         ("something.new", "a text", "a text"),
-        ("attention.head_count_kv", np.array([2, 1], np.uint32), "1, 2"),
+        ("attention.head_count_kv", np.array([2, 1], np.uint32), "[2, 1]"),
+        ("feed_forward_length", np.array([], np.uint32), "[]"),
     ],
 )
 def test_keys_that_may_change_the_mathematics(tmp_path, name, key, value, shown):

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from fucina.cache import State
+from fucina.cache.parts import Kv
 from fucina.errors import IsaError
-from fucina.kernels import call, reference
+from fucina.kernels import invoke, reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.isa import supported
-from tests.unit import arm_emulator
+from tests.unit import arm_emulator, one_op
 from tests.unit.kernel_inputs import FLOATS, extreme, packed, random_bits, rows, same_bits, weights
 
 pytest.importorskip("unicorn", reason="runs arm64 code in the emulator of the package unicorn")
@@ -19,9 +21,9 @@ def emulated(monkeypatch):
     """Kernels asked for with isa="neon" run in the emulator."""
     if NEON in supported():
         pytest.skip("this CPU runs the arm64 lowering itself: the other tests cover it")
-    native = call.function
+    native = invoke.function
     choose = lambda name, isa=None: (arm_emulator.function if isa == NEON else native)(name, isa)
-    monkeypatch.setattr(call, "function", choose)
+    monkeypatch.setattr(invoke, "function", choose)
     try:
         arm_emulator.function("test.noop", NEON)
     except IsaError as e:
@@ -34,32 +36,33 @@ def test_linear_and_embed(fmt):
     cols = 33 if fmt in FLOATS else 256
     raw = weights(rng, fmt, 11, cols) if fmt in FLOATS else random_bits(rng, fmt, 11, cols)
     x = rows(rng, 7, cols)
-    assert same_bits(call.linear(x, packed(raw, fmt), NEON), reference.linear(x, raw, fmt))
-    assert same_bits(call.embed([3, 10, 0], packed(raw, fmt), 0.7, NEON), reference.embed([3, 10, 0], raw, fmt, 0.7))
+    assert same_bits(one_op.linear(x, packed(raw, fmt), NEON), reference.linear(x, raw, fmt))
+    assert same_bits(one_op.embed([3, 10, 0], packed(raw, fmt), 0.7, NEON), reference.embed([3, 10, 0], raw, fmt, 0.7))
     if fmt not in FLOATS:
         raw, x = extreme(fmt, 8, cols), np.ones((2, cols), np.float32)
-        assert same_bits(call.linear(x, packed(raw, fmt), NEON), reference.linear(x, raw, fmt))
+        assert same_bits(one_op.linear(x, packed(raw, fmt), NEON), reference.linear(x, raw, fmt))
 
 
 @pytest.mark.parametrize("kind", ["q8", "q8k"])
 def test_quantise(kind):
     x = rows(np.random.default_rng(0), 3, 512)
     x[1], x[2, ::32] = 0, 1e-39
-    got, expected = call.quantise(x, kind, NEON), reference.quantise(x, kind)
+    got, expected = one_op.quantise(x, kind, NEON), reference.quantise(x, kind)
     assert all(same_bits(got[n], expected[n]) for n in expected)
 
 
 def test_row_operations():
     rng = np.random.default_rng(1)
     x, y = (rng.standard_normal((3, 44)).astype(np.float32) * 5 for _ in range(2))
-    for name in ("add", "swiglu", "geglu"):
-        assert same_bits(call.elementwise(name, x, y, NEON), call.elementwise(name, x, y))
-    assert same_bits(call.rms_norm(x, y[0, :22].copy(), 1e-5, 2, NEON), call.rms_norm(x, y[0, :22].copy(), 1e-5, 2))
-    assert same_bits(call.gather_rows(x, [2, 0], NEON), x[[2, 0]])
+    for name in ("add", "mul", "swiglu", "geglu"):
+        assert same_bits(one_op.elementwise(name, x, y, isa=NEON), one_op.elementwise(name, x, y))
+    assert same_bits(one_op.elementwise("sigmoid", x, isa=NEON), one_op.elementwise("sigmoid", x))
+    assert same_bits(one_op.rms_norm(x, y[0, :22].copy(), 1e-5, 2, NEON), one_op.rms_norm(x, y[0, :22].copy(), 1e-5, 2))
+    assert same_bits(one_op.gather_rows(x, [2, 0], NEON), x[[2, 0]])
     table = rng.standard_normal((9, 20)).astype(np.float32)
     for pairing in ("interleaved", "half"):
         args = (x, 2, 20, table, [8, 0, 3], pairing)
-        assert same_bits(call.rope(*args, NEON), call.rope(*args))
+        assert same_bits(one_op.rope(*args, NEON), one_op.rope(*args))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -68,16 +71,15 @@ def test_cache_rows_and_attention(group, kv_heads, k_dim, v_dim, dtype):
     rng = np.random.default_rng(2)
     key, value = (rng.standard_normal((150, kv_heads * d)).astype(np.float32) for d in (k_dim, v_dim))
     key[0, :8] = [65519, 65520, 1e9, 1e-9, 2.0**-25, 2.0**-24 * 1.5, -0.0, 1 + 2.0**-11]
-    caches = []
-    for isa in (NEON, None):
-        cache = np.zeros(150 * kv_heads * (k_dim + v_dim), dtype)
-        call.kv_append(cache, key, value, kv_heads, range(150), isa)
-        caches.append(cache)
-    assert same_bits(*caches)
-    cache = caches[0]
-    cache[: kv_heads * k_dim] = 0.5  # no infinities in what follows
+    kind = "f16" if dtype == np.float16 else "f32"
+    states = [State([Kv(kv_heads, k_dim, v_dim)], 150, kind) for _ in range(2)]
+    for state, isa in zip(states, (NEON, None)):
+        one_op.append(state, key, value, range(150), isa)
+    for mine, theirs in zip(*(state.planes(0) for state in states)):
+        assert same_bits(mine, theirs)
+    states[0].planes(0)[0][:, 0] = 0.5  # no infinities in what follows
     q = rng.standard_normal((4, group * kv_heads * k_dim)).astype(np.float32)
-    args = (cache, q, group * kv_heads, kv_heads, v_dim, [3, 64, 100, 149], 0.3)
+    args = (states[0], q, group * kv_heads, 0.3, [3, 64, 100, 149])
     for window in (0, 70):
         for split in (False, True):
-            assert same_bits(call.attention(*args, window, split, NEON), call.attention(*args, window, split))
+            assert same_bits(one_op.attention(*args, window, split, NEON), one_op.attention(*args, window, split))

@@ -5,50 +5,50 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.kernels import call, reference
+from fucina.cache import State
+from fucina.cache.parts import Kv, Latent
 from fucina.kernels import record as R
+from fucina.kernels import reference
 from fucina.kernels.attention import part_bytes, scratch_bytes
-from fucina.kernels.pack import aligned
+from fucina.kernels.invoke import invoke
+from fucina.kernels.memory import aligned
+from fucina.ops.vocabulary import AttentionSpec
+from tests.unit import one_op
 from tests.unit.kernel_inputs import ISAS, same_bits
 
-SHAPES = [(3, 3, 64, 64), (1, 2, 16, 8), (4, 1, 256, 256), (5, 2, 24, 40)]  # queries a kv head, kv heads, widths
+SHAPES = [(3, 3, 64, 64), (1, 2, 16, 8), (4, 1, 256, 256), (5, 2, 24, 40)]  # queries per kv head, kv heads, widths
 STRIDE = 320
 POSITIONS = [0, 1, 7, 63, 64, 65, 127, 200, 300, 319]
 
 
 def inputs(shape, dtype, seed=0):
+    """An empty state, its planes full of NaN; keys, values and queries for it."""
     group, kv_heads, k_dim, v_dim = shape
     rng = np.random.default_rng(seed)
-    cache = np.full(STRIDE * kv_heads * (k_dim + v_dim), np.nan, dtype)
+    state = State([Kv(kv_heads, k_dim, v_dim)], STRIDE, "f16" if dtype == np.float16 else "f32")
+    for plane in state.planes(0):
+        plane[...] = np.nan
     key, value = (rng.standard_normal((STRIDE, kv_heads * d)).astype(np.float32) * 2 for d in (k_dim, v_dim))
     q = rng.standard_normal((len(POSITIONS), group * kv_heads * k_dim)).astype(np.float32)
-    return cache, key, value, q
+    return state, key, value, q
 
 
-def planes(cache, shape):
-    """Keys [kv heads, STRIDE, k_dim] and values, views on the cache."""
-    _, kv_heads, k_dim, v_dim = shape
-    border = STRIDE * kv_heads * k_dim
-    return cache[:border].reshape(kv_heads, STRIDE, k_dim), cache[border:].reshape(kv_heads, STRIDE, v_dim)
-
-
-def run(cache, q, shape, scale, window=0, split=False, isa=None, positions=POSITIONS):
-    group, kv_heads, _, v_dim = shape
-    return call.attention(cache, q, group * kv_heads, kv_heads, v_dim, positions, scale, window, split, isa)
+def run(state, q, shape, scale, window=0, split=False, isa=None, positions=POSITIONS, cut=1):
+    return one_op.attention(state, q, shape[0] * shape[1], scale, positions, window, split, isa, cut=cut)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_cache_rows(shape, dtype):
-    cache, key, value, _ = inputs(shape, dtype)
+    state, key, value, _ = inputs(shape, dtype)
     for isa in (ISAS[0], "generic"):
-        cache[:] = np.nan
-        call.kv_append(cache, key[:5], value[:5], shape[1], [3, 0, 319, 64, 5], isa)
-        k, v = planes(cache, shape)
+        k, v = state.planes(0)
+        k[...], v[...] = np.nan, np.nan
+        one_op.append(state, key[:5], value[:5], [3, 0, 319, 64, 5], isa)
         for plane, rows, dim in ((k, key, shape[2]), (v, value, shape[3])):
             written = plane[:, [3, 0, 319, 64, 5]].swapaxes(0, 1)
             assert same_bits(written.copy(), rows[:5].reshape(5, -1, dim).astype(dtype))
-        assert np.isfinite(cache).sum() == 5 * shape[1] * (shape[2] + shape[3])
+        assert np.isfinite(k).sum() + np.isfinite(v).sum() == 5 * shape[1] * (shape[2] + shape[3])
 
 
 @pytest.mark.parametrize("window", [0, 1, 7, 64, 100])
@@ -56,13 +56,13 @@ def test_cache_rows(shape, dtype):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_equal_to_the_twin_and_to_softmax(shape, dtype, window):
     group, kv_heads, k_dim, v_dim = shape
-    cache, key, value, q = inputs(shape, dtype)
-    call.kv_append(cache, key, value, kv_heads, range(STRIDE))
-    got = run(cache, q, shape, 0.3, window)
+    state, key, value, q = inputs(shape, dtype)
+    one_op.append(state, key, value, range(STRIDE))
+    got = run(state, q, shape, 0.3, window)
     for isa in (ISAS[0], "generic"):
-        assert same_bits(run(cache, q, shape, 0.3, window, isa=isa), got)
-        assert same_bits(run(cache, q, shape, 0.3, window, split=True, isa=isa), got)
-    k, v = (p.astype(np.float32) for p in planes(cache, shape))
+        assert same_bits(run(state, q, shape, 0.3, window, isa=isa), got)
+        assert same_bits(run(state, q, shape, 0.3, window, split=True, isa=isa), got)
+    k, v = (p.astype(np.float32) for p in state.planes(0))
     heads = got.reshape(len(POSITIONS), kv_heads, group, v_dim)
     queries = q.reshape(len(POSITIONS), kv_heads, group, k_dim)
     for i, p in enumerate(POSITIONS):
@@ -79,103 +79,156 @@ def test_equal_to_the_twin_and_to_softmax(shape, dtype, window):
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 def test_masked_rows_are_never_read(shape, poison):
-    cache, key, value, q = inputs(shape, np.float16)
-    call.kv_append(cache, key, value, shape[1], range(STRIDE))
-    k, v = planes(cache, shape)
+    state, key, value, q = inputs(shape, np.float16)
+    one_op.append(state, key, value, range(STRIDE))
+    kept = [plane.copy() for plane in state.planes(0)]
     for i, p in enumerate(POSITIONS):
         for window in (0, 20):
-            clean = run(cache, q[i : i + 1], shape, 0.3, window, positions=[p])
-            dirty = cache.copy()
+            clean = run(state, q[i : i + 1], shape, 0.3, window, positions=[p])
             lo = max(0, p - window + 1) if window else 0
-            for plane in planes(dirty, shape):
+            for plane in state.planes(0):
                 plane[:, p + 1 :], plane[:, :lo] = poison, poison
             for split in (False, True):
-                assert same_bits(run(dirty, q[i : i + 1], shape, 0.3, window, split, positions=[p]), clean)
+                assert same_bits(run(state, q[i : i + 1], shape, 0.3, window, split, positions=[p]), clean)
+            for plane, clean_plane in zip(state.planes(0), kept):
+                plane[...] = clean_plane
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_row_does_not_depend_on_the_rows_beside_it(shape):
     """Neighbouring positions of one stream, as in a prefill, against one at a time."""
     group, kv_heads, k_dim, v_dim = shape
-    cache, key, value, _ = inputs(shape, np.float16)
-    call.kv_append(cache, key, value, kv_heads, range(STRIDE))
+    state, key, value, _ = inputs(shape, np.float16)
+    one_op.append(state, key, value, range(STRIDE))
     for first, m in ((0, 21), (50, 30), (126, 7), (250, 70)):
         q = np.random.default_rng(first).standard_normal((m, group * kv_heads * k_dim)).astype(np.float32)
         for window in (0, 33):
             positions = np.arange(first, first + m)
-            together = run(cache, q, shape, 0.2, window, positions=positions)
+            together = run(state, q, shape, 0.2, window, positions=positions)
             for i in (0, 1, m // 2, m - 2, m - 1):
-                alone = run(cache, q[i : i + 1], shape, 0.2, window, positions=positions[i : i + 1])
+                alone = run(state, q[i : i + 1], shape, 0.2, window, positions=positions[i : i + 1])
                 assert same_bits(together[i : i + 1], alone), (first, window, i)
 
 
 def test_large_scores_stay_finite():
     shape = SHAPES[1]
-    cache, key, value, q = inputs(shape, np.float32)
-    call.kv_append(cache, key * 1e4, value, shape[1], range(STRIDE))
-    y = run(cache, q * 1e4, shape, 1.0)
+    state, key, value, q = inputs(shape, np.float32)
+    one_op.append(state, key * 1e4, value, range(STRIDE))
+    y = run(state, q * 1e4, shape, 1.0)
     assert np.isfinite(y).all() and np.abs(y).max() <= np.abs(value).max() * (1 + 1e-6)
 
 
 def test_numbers_that_are_not_finite_show_in_the_result():
     shape = SHAPES[1]
     for dirty in ("key", "value", "q"):
-        cache, key, value, q = inputs(shape, np.float32)
+        state, key, value, q = inputs(shape, np.float32)
         {"key": key, "value": value, "q": q}[dirty][2] = np.nan
-        call.kv_append(cache, key, value, shape[1], range(STRIDE))
-        y = run(cache, q, shape, 0.3)
+        one_op.append(state, key, value, range(STRIDE))
+        y = run(state, q, shape, 0.3)
         assert np.isnan(y[2]).all() and np.isfinite(y[:2]).all()
 
 
 @settings(max_examples=40)
 @given(st.data())
 def test_rows_of_several_streams_cut_anywhere(data):
-    """As the team runs it: rows of two caches in any order, the units cut into calls on threads of their own."""
+    """As the team runs it: runs of rows of two states, the units cut into several calls."""
     shape = group, kv_heads, k_dim, v_dim = data.draw(st.sampled_from(SHAPES))
     window = data.draw(st.sampled_from([0, 0, 5, 90]))
-    run_of_rows = st.tuples(st.integers(0, 1), st.integers(0, 280), st.integers(1, 14))  # stream, first position, rows
-    starts = data.draw(st.lists(run_of_rows, min_size=1, max_size=4))
-    rows = [(stream, p) for stream, first, n in starts for p in range(first, first + n)]
-    m, positions = len(rows), [p for _, p in rows]
-    units = m * kv_heads
-    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, units), max_size=5))), units]
-    caches = []
+    starts = [data.draw(st.integers(0, 280)) for _ in range(2)]
+    counts = [data.draw(st.integers(1, 28)) for _ in range(2)]
+    cut, split = data.draw(st.integers(1, 6)), data.draw(st.booleans())
+    states = []
     for seed in (0, 1):
-        cache, key, value, _ = inputs(shape, np.float16, seed)
-        call.kv_append(cache, key, value, kv_heads, range(STRIDE))
-        caches.append(cache)
-    q = np.random.default_rng(m).standard_normal((m, group * kv_heads * k_dim)).astype(np.float32)
-    out = np.full((m, group * kv_heads * v_dim), np.nan, np.float32)
-    table = call.row_table(None, positions, [caches[s].ctypes.data for s, _ in rows], [STRIDE] * m)
-    scratch = aligned(scratch_bytes(group, k_dim, v_dim))
-    words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, window, 0.3]
-    job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size}
-    name = f"attention.f16.{group}.{k_dim}.{v_dim}"
-    for cut in zip(cuts, cuts[1:]):
-        call.invoke(name, words, units=cut, rows=m, table=table, job=job)
-    for i, (s, p) in enumerate(rows):
-        alone = run(caches[s], q[i : i + 1], shape, 0.3, window, positions=[p])
-        assert same_bits(out[i : i + 1], alone), (i, rows[i], cuts)
+        state, key, value, _ = inputs(shape, np.float16, seed)
+        one_op.append(state, key, value, range(STRIDE))
+        states.append(state)
+    over = one_op.Pass(states, starts, counts)
+    q = np.random.default_rng(counts[0]).standard_normal((sum(counts), group * kv_heads * k_dim)).astype(np.float32)
+    spec = AttentionSpec(group * kv_heads, 0.3, window)
+    out = one_op.run(
+        lambda r, q: r.attention(0, q, None, None, spec),
+        q,
+        parts=state.parts,
+        dtype="f16",
+        over=over,
+        cut=cut,
+        split=split,
+    )
+    for i, (s, p) in enumerate(zip(np.repeat([0, 1], counts), over.positions)):
+        alone = run(states[s], q[i : i + 1], shape, 0.3, window, positions=[p])
+        assert same_bits(out[i : i + 1], alone), (i, s, p, cut)
 
 
 def test_sizes_of_scratch():
-    """Nothing is written behind what the sizes promise."""
+    """Nothing is written after what the sizes promise."""
     for group, kv_heads, k_dim, v_dim in SHAPES:
-        cache, key, value, _ = inputs((group, kv_heads, k_dim, v_dim), np.float16)
-        call.kv_append(cache, key, value, kv_heads, range(STRIDE))
+        state, key, value, _ = inputs((group, kv_heads, k_dim, v_dim), np.float16)
+        one_op.append(state, key, value, range(STRIDE))
         m, size = 40, scratch_bytes(group, k_dim, v_dim)
         q = np.ones((m, group * kv_heads * k_dim), np.float32)
         out = np.empty((m, group * kv_heads * v_dim), np.float32)
         parts = aligned(m * kv_heads * 5 * part_bytes(group, v_dim) + 64)
         scratch = aligned(size + 64)
         scratch[:], parts[:] = 0xA5, 0xA5
-        table = call.row_table(None, np.arange(280, 280 + m), [cache.ctypes.data] * m, [STRIDE] * m)
-        words = [q.ctypes.data, out.ctypes.data, kv_heads, 0, kv_heads * k_dim, 0, 0.3]
+        rows, streams = np.zeros((m, R.ROW_WORDS), np.int64), np.zeros((1, R.STREAM_WORDS), np.int64)
+        rows[:, R.POS], streams[0, R.STREAM_STATE : R.STREAM_STATE + 2] = np.arange(280, 280 + m), state.words()
+        params = {"q": q.ctypes.data, "q_step": q.shape[1], "out": out.ctypes.data, "kv_heads": kv_heads, "k_offset": 0}
+        params |= {"v_offset": kv_heads * k_dim, "area": R.area_word(0), "window": 0, "scale": 0.3}
         for split in (0, 1):
-            job = {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: size, R.SPLIT: split, R.NPART: 5}
+            job = {R.M: m, R.ROW_TABLE: rows.ctypes.data, R.STREAM_TABLE: streams.ctypes.data, R.SPLIT: split}
+            job |= {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: size, R.PART: parts.ctypes.data, R.NPART: 5}
             units = m * kv_heads * (5 if split else 1)
-            job[R.PART] = parts.ctypes.data
             name = f"f16.{group}.{k_dim}.{v_dim}"
-            call.invoke("attention." + name, words, units=(0, units), rows=m, table=table, job=job)
-            call.invoke("combine." + name, words, units=(0, m * kv_heads), rows=m, table=table, job=job)
+            invoke("attention." + name, params, units=(0, units), job=job)
+            invoke("combine." + name, params, units=(0, m * kv_heads), job=job)
             assert (scratch[size:] == 0xA5).all() and (parts[-64:] == 0xA5).all()
+
+
+# --- rings and latents ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1, 63, 64, 100])
+@pytest.mark.parametrize("isa", [ISAS[0], "generic"])
+def test_a_ring_gives_the_bits_of_all_positions(window, isa):
+    """A stream of 700 positions in passes of 1 to 128 rows, against planes that keep everything."""
+    group, kv_heads, k_dim, v_dim = shape = (3, 2, 16, 24)
+    rng = np.random.default_rng(window)
+    ring, full = State([Kv(*shape[1:], window)], 700), State([Kv(*shape[1:])], 700)
+    assert ring.planes(0)[0].shape[1] < 300 < full.planes(0)[0].shape[1]
+    for plane in ring.planes(0):
+        plane[...] = np.nan
+    start = 0
+    while start < 700:
+        m = min(int(rng.choice([1, 2, 50, 127, 128])), 700 - start)
+        widths = (group * kv_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim)
+        q, key, value = (rng.standard_normal((m, n)).astype(np.float32) for n in widths)
+        positions = range(start, start + m)
+        args = (q, group * kv_heads, 0.3, positions, window)
+        want = one_op.attention(full, *args, isa=isa, key=key, value=value)
+        for split in (False, True):
+            assert same_bits(one_op.attention(ring, *args, split, isa, key, value), want), (start, m, split)
+        start += m
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("heads,k_dim,v_dim,v_at", [(1, 16, 8, 3), (6, 24, 16, 0), (16, 40, 32, 8), (10, 16, 16, 0)])
+def test_a_latent_is_one_key_head_that_holds_its_values(heads, k_dim, v_dim, v_at, dtype):
+    rng = np.random.default_rng(heads)
+    state = State([Latent(k_dim, v_dim, v_at)], STRIDE, dtype)
+    key = rng.standard_normal((STRIDE, k_dim)).astype(np.float32)
+    q = rng.standard_normal((len(POSITIONS), heads * k_dim)).astype(np.float32)
+    one_op.append(state, key, None, range(STRIDE))
+    results = [
+        one_op.attention(state, q, heads, 0.3, POSITIONS, 0, split, isa, cut=cut)
+        for isa in (*ISAS, "generic")
+        for split, cut in ((False, 1), (True, 3), (False, 4))
+    ]
+    k = state.planes(0)[0][0].astype(np.float32)
+    assert same_bits(k, key.astype(np.float16 if dtype == "f16" else np.float32).astype(np.float32))
+    want = [
+        reference.attention(k, k[:, v_at : v_at + v_dim], row[h * k_dim : (h + 1) * k_dim], p, 0.3)
+        for row, p in zip(q, POSITIONS)
+        for h in range(heads)
+    ]
+    for got in results:
+        assert same_bits(got, np.concatenate(want).reshape(got.shape))

@@ -10,20 +10,24 @@ from pathlib import Path
 import pytest
 
 from fucina.errors import IsaError, UnknownKernel
+from fucina.kernels import cache_folder, catalogue, isa, registry
 from fucina.kernels import compile as compiling
-from fucina.kernels import isa
+from fucina.kernels import record as R
+from fucina.kernels.disassembly import assembly
 from fucina.kernels.formats import NAMES
-from fucina.kernels.listing import assembly
 
 ROOT = Path(__file__).parents[2]
 CHILD = """
-import sys, numpy as np
-from fucina.kernels import call, compile as c
+import numpy as np
+from fucina.kernels import cache_folder, compile as c
+from fucina.kernels.invoke import invoke
 told = []
 c.on_compile(lambda name, seconds: told.append(name))
-x = np.ones((1, 8), np.float32)
-assert (call.elementwise("add", x, x) == 2).all()
-print(len(told), c.folder())
+x, out = np.ones((1, 8), np.float32), np.zeros((1, 8), np.float32)
+words = {"x": x.ctypes.data, "x_step": 8, "y": x.ctypes.data, "y_step": 8, "out": out.ctypes.data, "cols": 8}
+invoke("add", words, units=(0, 1), unit=8, job={0: 1})
+assert (out == 2).all()
+print(len(told), cache_folder.folder())
 """
 
 
@@ -36,11 +40,29 @@ def child(code=CHILD, **env):
 
 
 def test_names():
-    assert compiling.parse("linear.q4_1")[1] == ("q4_1",)
-    assert compiling.parse("attention.f16.3.64.64")[1] == ("f16", 3, 64, 64)
+    assert catalogue.find("linear.q4_1")[1] == ("q4_1",)
+    assert catalogue.find("attention.f16.3.64.64")[1] == ("f16", 3, 64, 64)
     for wrong in ("linear", "linear.q9", "linear.q4_1.2", "nothing", "attention.f16.3.64.x", "add.f32"):
         with pytest.raises(UnknownKernel, match=re.escape(repr(wrong))):
             compiling.address(wrong)
+
+
+def test_the_catalogue_lists_every_kernel_with_its_parameters():
+    table = catalogue.describe()
+    assert "| linear.fmt | columns | w cols x x_step d s out n | out[r, n] = " in table
+    assert "| rope.interleaved|half | rows |" in table and "scale:f32" in table
+    for name, kernel in registry.KERNELS.items():
+        assert f"| {name}" in table and kernel.emit.__doc__, name
+    assert catalogue.word("attention", "window") == R.P0 + [
+        p.name for p in catalogue.find("attention.f16.1.8.8")[0].params
+    ].index("window")
+
+
+def test_a_kernel_is_declared_with_a_rule_and_parameters_of_different_names():
+    for wrong in ({"rule": "cells", "params": "x"}, {"rule": "rows", "params": "x x"}):
+        with pytest.raises(ValueError, match="kernel odd"):
+            registry.kernel("odd", **wrong)
+    assert "odd" not in registry.KERNELS
 
 
 def test_address_is_stable_and_a_lowering_can_be_forced():
@@ -148,40 +170,44 @@ def test_a_temporary_folder_that_others_can_write_is_not_trusted(tmp_path, monke
         pytest.skip("modes of folders are a matter of POSIX")
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o700)
-    assert compiling._private(shared)
+    assert cache_folder._private(shared)
     shared.chmod(0o777)
-    assert not compiling._private(shared)
+    assert not cache_folder._private(shared)
 
 
 def test_the_stamp_covers_versions_and_the_lowering(monkeypatch):
     stamps = set()
     try:
         for version, lowering in (("0.0.1", "generic"), ("0.0.2", "generic"), ("0.0.2", isa.supported()[0])):
-            monkeypatch.setattr(compiling.numba, "__version__", version)
+            monkeypatch.setattr(cache_folder.numba, "__version__", version)
             monkeypatch.setenv("FUCINA_ISA", lowering)
-            compiling.stamp.cache_clear()
-            stamps.add(compiling.stamp())
+            cache_folder.stamp.cache_clear()
+            stamps.add(cache_folder.stamp())
     finally:
         monkeypatch.undo()
-        compiling.stamp.cache_clear()
+        cache_folder.stamp.cache_clear()
     assert len(stamps) == (2 if isa.supported() == ("generic",) else 3)
 
 
 BITS = """
 import hashlib, numpy as np
-from fucina.kernels import call, compile as c, isa
+from fucina.cache import State
+from fucina.cache.parts import Kv
+from fucina.kernels import compile as c, isa
+from tests.unit import one_op
 from tests.unit.kernel_inputs import packed, rows, weights
 c.on_compile(lambda *a: None)
 h, rng = hashlib.sha256(), np.random.default_rng(0)
 for fmt in ("q4_1", "q8_0", "f16"):
-    h.update(call.linear(rows(rng, 3, 64), packed(weights(rng, fmt, 13, 64), fmt)).tobytes())
+    h.update(one_op.linear(rows(rng, 3, 64), packed(weights(rng, fmt, 13, 64), fmt)).tobytes())
 x = rng.standard_normal((4, 72)).astype(np.float32)
-h.update(call.elementwise("geglu", x, x).tobytes())
-h.update(call.rms_norm(x, np.ones(72, np.float32), 1e-5).tobytes())
-cache, key = np.zeros(80 * 2 * 24, np.float16), rng.standard_normal((70, 32)).astype(np.float32)
-call.kv_append(cache, key, key[:, :16].copy(), 2, range(70))
-h.update(cache.tobytes())
-h.update(call.attention(cache, key[:4].copy(), 2, 2, 8, [3, 9, 66, 69], 0.3).tobytes())
+h.update(one_op.elementwise("geglu", x, x).tobytes())
+h.update(one_op.rms_norm(x, np.ones(72, np.float32), 1e-5).tobytes())
+state, key = State([Kv(2, 16, 8)], 80), rng.standard_normal((70, 32)).astype(np.float32)
+one_op.append(state, key, key[:, :16].copy(), range(70))
+for plane in state.planes(0):
+    h.update(plane.tobytes())
+h.update(one_op.attention(state, key[:4].copy(), 2, 0.3, [3, 9, 66, 69]).tobytes())
 print(isa.choose().name, h.hexdigest())
 """
 

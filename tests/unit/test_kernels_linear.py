@@ -1,5 +1,7 @@
 """Matrix products: equal to their NumPy twins, in every lowering, for any number of rows and any cut of the work."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,10 +9,14 @@ from hypothesis import strategies as st
 
 from fucina.errors import KernelArgumentError
 from fucina.gguf import dequantize
-from fucina.kernels import call, reference
+from fucina.kernels import record as R
+from fucina.kernels import reference
+from fucina.kernels.catalogue import kernel_words
 from fucina.kernels.formats import FORMATS, NAMES
+from fucina.kernels.invoke import invoke
 from fucina.kernels.isa import supported
-from fucina.kernels.pack import pack
+from fucina.kernels.packing import pack
+from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, QUANTISED, extreme, packed, random_bits, rows, same_bits, weights
 
 
@@ -20,7 +26,7 @@ def test_equal_to_the_twin(fmt, isa):
     rng = np.random.default_rng(len(fmt))
     cols, n = (37, 13) if fmt in FLOATS else (512, 21)
     raw, x = weights(rng, fmt, n, cols), rows(rng, 5, cols)
-    assert same_bits(call.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt))
+    assert same_bits(one_op.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt))
 
 
 @pytest.mark.parametrize("fmt", NAMES)
@@ -28,7 +34,7 @@ def test_close_to_plain_arithmetic(fmt):
     """Independent of the twin: dequantised weights times float activations."""
     rng = np.random.default_rng(1)
     raw, x = weights(rng, fmt, 24, 768), rng.standard_normal((3, 768)).astype(np.float32)
-    y = call.linear(x, packed(raw, fmt))
+    y = one_op.linear(x, packed(raw, fmt))
     w = dequantize(raw, FORMATS[fmt].ggml_type).astype(np.float64)
     size = np.abs(x) @ np.abs(w).T  # what rounding errors are relative to
     limit = 1e-6 if fmt in FLOATS else 2e-3
@@ -45,7 +51,7 @@ def test_extremes_do_not_saturate(fmt):
     w = dequantize(raw, FORMATS[fmt].ggml_type).astype(np.float64)
     assert np.allclose(expected, x @ w.T, rtol=1e-5, atol=1e-2)
     for isa in ISAS:
-        assert same_bits(call.linear(x, packed(raw, fmt), isa), expected), isa
+        assert same_bits(one_op.linear(x, packed(raw, fmt), isa), expected), isa
 
 
 @pytest.mark.parametrize("fmt", NAMES)
@@ -56,7 +62,7 @@ def test_lowerings_agree_on_random_bits(fmt):
     x = rows(rng, 9, cols)
     x[3], x[4, 32:64] = 0.0, 1e-39  # a row of zeros, a block of subnormal numbers
     x[5] *= np.float32(1e-37)
-    results = [call.linear(x, packed(raw, fmt), isa) for isa in ISAS]
+    results = [one_op.linear(x, packed(raw, fmt), isa) for isa in ISAS]
     assert np.isfinite(results[0]).all() and not results[0][3].any()
     for isa, y in zip(ISAS, results):
         assert same_bits(y, results[-1]), isa
@@ -67,9 +73,9 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(fmt):
     rng = np.random.default_rng(3)
     cols = 41 if fmt in FLOATS else 256
     w, x = packed(weights(rng, fmt, 24, cols), fmt), rows(rng, 37, cols)
-    alone = np.concatenate([call.linear(x[i : i + 1], w) for i in range(len(x))])
+    alone = np.concatenate([one_op.linear(x[i : i + 1], w) for i in range(len(x))])
     for m in (2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 23, 31, 37):
-        assert same_bits(call.linear(x[:m], w), alone[:m]), m
+        assert same_bits(one_op.linear(x[:m], w), alone[:m]), m
 
 
 @settings(max_examples=30)
@@ -78,22 +84,33 @@ def test_any_cut_gives_the_same(data):
     fmt = data.draw(st.sampled_from(["q4_1", "q8_0", "q6_k", "f32"]))
     n, unit = data.draw(st.integers(1, 70)), data.draw(st.sampled_from([8, 16, 32]))
     last = -(-n // unit)
-    cut = sorted(data.draw(st.lists(st.integers(0, last), max_size=4)))
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, last), max_size=4))), last]
     rng = np.random.default_rng(n)
     cols = 19 if fmt == "f32" else 256
     raw, x = weights(rng, fmt, n, cols), rows(rng, 3, cols)
-    y = call.linear(x, packed(raw, fmt), unit=unit, cut=cut)
-    assert same_bits(y, call.linear(x, packed(raw, fmt)))
+    y, w = np.empty((3, n), np.float32), packed(raw, fmt)
+    for units in itertools.pairwise(cuts):
+        product(x, w, y, units, unit)
+    assert same_bits(y, one_op.linear(x, packed(raw, fmt)))
+    assert same_bits(y, one_op.linear(x, packed(raw, fmt), cut=3))
+
+
+def product(x, w, out, units, unit):
+    """Some units of out = x Wᵀ, by the kernel alone."""
+    a, f = x, FORMATS[w.format]
+    params = {"w": w.addr, "cols": w.cols, "x_step": w.cols, "d": 0, "s": 0, "out": out.ctypes.data, "n": w.rows}
+    if f.sums:
+        a = one_op.quantise(x, f.activations)
+        params |= {"d": a["d"].ctypes.data, "s": a[f.sums].ctypes.data}
+        a = a["q"]
+    invoke(f"linear.{w.format}", {**params, "x": a.ctypes.data}, units=units, unit=unit, job={R.M: len(x)})
 
 
 @pytest.mark.parametrize("fmt", ["q4_1", "f16"])
 def test_nothing_is_written_outside_the_units_asked_for(fmt):
     w, x = packed(weights(np.random.default_rng(0), fmt, 27, 64), fmt), np.ones((3, 64), np.float32)
     out = np.full((5, 27), 77, np.float32)
-    a = call.quantise(x, "q8")
-    data = [x.ctypes.data, 0, 0] if fmt == "f16" else [a["q"].ctypes.data, a["d"].ctypes.data, a["s"].ctypes.data]
-    words = [w.addr, 64, *data, out[1:].ctypes.data, 27]
-    call.invoke(f"linear.{fmt}", words, units=(2, 99), rows=3, unit=8)  # columns 16 … 26
+    product(x, w, out[1:], (2, 99), 8)  # columns 16 … 26
     assert (out[[0, 4]] == 77).all() and (out[:, :16] == 77).all() and (out[1:4, 16:] != 77).all()
 
 
@@ -103,17 +120,16 @@ def test_every_lowering_of_this_cpu(fmt):
     rng = np.random.default_rng(2)
     raw, x = random_bits(rng, fmt, 16, 64), rows(rng, 5, 64)
     for isa in supported():
-        assert same_bits(call.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt)), isa
+        assert same_bits(one_op.linear(x, packed(raw, fmt), isa), reference.linear(x, raw, fmt)), isa
 
 
 def test_wrong_arguments_are_refused():
-    w = packed(weights(np.random.default_rng(0), "q4_1", 8, 64), "q4_1")
-    with pytest.raises(KernelArgumentError, match=r"float32 array of shape \(None, 64\), got float64 \(2, 64\)"):
-        call.linear(np.zeros((2, 64)), w)
-    with pytest.raises(KernelArgumentError, match="got float32"):
-        call.linear(np.zeros((2, 32), np.float32), w)
-    with pytest.raises(KernelArgumentError, match="multiple of 8"):
-        call.linear(np.zeros((2, 64), np.float32), w, unit=12)
+    names = dict.fromkeys("w cols x x_step d s out n".split(), 1)
+    assert kernel_words("linear.q4_1", **names) == [1] * 8
+    with pytest.raises(TypeError, match="kernel linear lacks out, n; its parameters: w cols x x_step d s out n"):
+        kernel_words("linear.q4_1", **{k: 1 for k in names if k not in ("out", "n")})
+    with pytest.raises(TypeError, match="kernel linear has no rows;"):
+        kernel_words("linear.q4_1", **names, rows=3)
     with pytest.raises(KernelArgumentError, match="multiple of 32, got 8 x 40"):
         pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 40)
     with pytest.raises(KernelArgumentError, match="no native kernel"):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fucina.kernels import pack as packing
-from fucina.kernels import reference
+from fucina.kernels import packing
+from fucina.kernels import reference_weights as reference
 from fucina.kernels.formats import FORMATS, NAMES, packed_bytes
-from tests.unit.kernel_inputs import FLOATS, packed, random_bits, weights
+from tests.unit.kernel_inputs import FLOATS, packed, random_bits, stacked, weights
 
 
 def some(fmt, n, cols):
@@ -25,13 +25,26 @@ def test_layout_and_padding(fmt, n):
     assert w.addr == w.data.ctypes.data and w.addr % 64 == 0
 
 
+@pytest.mark.parametrize("fmt", ["q4_1", "q6_k", "f16"])
+@pytest.mark.parametrize("n", [1, 8, 13])
+def test_a_stack_is_its_matrices_one_after_the_other(fmt, n):
+    cols = 11 if fmt in FLOATS else 512
+    raw = some(fmt, 5 * n, cols)
+    w = stacked(raw, fmt, 5)
+    parts = [reference.pack(raw[i * n : (i + 1) * n], fmt).reshape(-1) for i in range(5)]
+    assert (w.rows, w.cols, w.count, w.step) == (n, cols, 5, len(parts[0]))
+    assert np.array_equal(w.data, np.concatenate(parts))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_slices_cover_everything_once(monkeypatch, threads):
     monkeypatch.setattr(packing, "SLICE", 4096)
     raw = some("q8_0", 1003, 64)
     raw.setflags(write=False)  # a view on a mapped file is read-only
     released = []
-    w = packing.pack(raw, FORMATS["q8_0"].ggml_type, 1003, 64, lambda a, b: released.append((a, b)), threads)
+    w = packing.pack(
+        raw, FORMATS["q8_0"].ggml_type, 1003, 64, release=lambda a, b: released.append((a, b)), threads=threads
+    )
     assert np.array_equal(w.data, reference.pack(raw, "q8_0").reshape(-1))
     released.sort()
     assert len(released) > 10 and released[0][0] == 0 and released[-1][1] == raw.nbytes
@@ -44,4 +57,4 @@ def test_an_error_of_release_reaches_the_caller(threads):
         raise OSError("cannot release")
 
     with pytest.raises(OSError, match="cannot release"):
-        packing.pack(some("q4_0", 64, 64), FORMATS["q4_0"].ggml_type, 64, 64, fail, threads)
+        packing.pack(some("q4_0", 64, 64), FORMATS["q4_0"].ggml_type, 64, 64, release=fail, threads=threads)

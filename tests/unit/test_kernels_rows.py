@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.kernels import call, reference
+from fucina.cache import State
+from fucina.cache.parts import Kv
 from fucina.kernels import record as R
+from fucina.kernels import reference
 from fucina.kernels.formats import NAMES
+from fucina.kernels.invoke import function, invoke, record_words
+from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, packed, random_bits, rows, same_bits, weights
 
 
@@ -19,7 +23,7 @@ def test_quantise(kind, isa):
     x[5], x[5, ::32] = np.arange(1024) % 31 - 15.5, 127  # ties go to even
     expected = reference.quantise(x, kind)
     for rule, parts in (("rows", 1), ("rows", 2), ("rows", 3), ("cols", 1)):
-        got = call.quantise(x, kind, isa, rule, parts)
+        got = one_op.quantise(x, kind, isa, rule, parts)
         assert all(same_bits(got[n], expected[n]) for n in ("q", "d", "s", "s16")), (rule, parts)
     assert expected["q"].min() == -127 and expected["q"].max() == 127 and not expected["q"][1].any()
 
@@ -28,7 +32,7 @@ def test_quantise(kind, isa):
 def test_numbers_that_are_not_finite_show_in_the_scale(kind, block):
     x = np.ones((2, 2 * block), np.float32)
     x[0, 3], x[1, block] = np.nan, np.inf
-    d = call.quantise(x, kind)["d"]
+    d = one_op.quantise(x, kind)["d"]
     assert np.isnan(d[0, 0]) and np.isfinite(d[0, 1]) and np.isinf(d[1, 1]) and np.isfinite(d[1, 0])
 
 
@@ -40,7 +44,7 @@ def test_embed(fmt, isa):
     raw = weights(rng, fmt, n, cols) if fmt in FLOATS else random_bits(rng, fmt, n, cols)
     tokens = [12, 0, 7, 7, 8]
     for scale in (1.0, float(np.float32(23.7))):
-        assert same_bits(call.embed(tokens, packed(raw, fmt), scale, isa), reference.embed(tokens, raw, fmt, scale))
+        assert same_bits(one_op.embed(tokens, packed(raw, fmt), scale, isa), reference.embed(tokens, raw, fmt, scale))
 
 
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
@@ -48,7 +52,7 @@ def test_embed(fmt, isa):
 def test_rms_norm(n, heads, isa):
     rng = np.random.default_rng(n)
     x, w = rows(rng, 4, n * heads), rng.standard_normal(n).astype(np.float32)
-    y = call.rms_norm(x, w, 1e-5, heads, isa)
+    y = one_op.rms_norm(x, w, 1e-5, heads, isa)
     assert same_bits(y, reference.rms_norm(x, w, 1e-5, heads))
     v = x.reshape(4, heads, n).astype(np.float64)
     assert np.allclose(y.reshape(v.shape), v / np.sqrt((v**2).mean(-1, keepdims=True) + 1e-5) * w, rtol=1e-5, atol=1e-6)
@@ -62,7 +66,7 @@ def test_rope(head_dim, dims, pairing, isa):
     x, positions = rows(rng, 5, heads * head_dim), [0, 11, 3, 3, 7]
     angle = np.arange(12)[:, None] * 10000.0 ** (-np.arange(dims // 2) / (dims / 2))
     table = np.concatenate([np.cos(angle), np.sin(angle)], 1).astype(np.float32)
-    y = call.rope(x, heads, dims, table, positions, pairing, isa)
+    y = one_op.rope(x, heads, dims, table, positions, pairing, isa)
     assert same_bits(y, reference.rope(x, heads, dims, table, positions, pairing))
     a, b = x.reshape(5, heads, head_dim), y.reshape(5, heads, head_dim)
     assert same_bits(a[..., dims:].copy(), b[..., dims:].copy())  # the rest is copied
@@ -72,8 +76,17 @@ def test_rope(head_dim, dims, pairing, isa):
     assert np.isclose(b[1, 0, first[0]], turned, rtol=1e-4, atol=1e-4 * np.abs(a[1, 0]).max())
 
 
+TWINS = {
+    "add": np.add,
+    "mul": np.multiply,
+    "sigmoid": reference.sigmoid,
+    "swiglu": reference.swiglu,
+    "geglu": reference.geglu,
+}
 PLAIN = {
     "add": lambda x, y: x + y,
+    "mul": lambda x, y: x * y,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "swiglu": lambda x, y: x / (1 + np.exp(-x)) * y,
     "geglu": lambda x, y: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) * y,
 }
@@ -86,34 +99,37 @@ def test_elementwise(name, isa):
     for cols in (1, 8, 13, 72, 77):
         x, y = (rng.standard_normal((3, cols)).astype(np.float32) * 8 for _ in range(2))
         x[0, 0], x[1, 0], x[2, 0] = -200, 200, 0
-        for unit in (5, 8, 32):
-            got = call.elementwise(name, x, y, isa, unit)
-            assert same_bits(got, x + y if name == "add" else getattr(reference, name)(x, y))
-        assert np.allclose(got, PLAIN[name](x.astype(float), y.astype(float)), rtol=2e-5, atol=1e-5)
+        inputs = (x,) if name == "sigmoid" else (x, y)
+        for cut in (1, 2, 3):
+            got = one_op.elementwise(name, *inputs, isa=isa, cut=cut)
+            assert same_bits(got, TWINS[name](*inputs))
+        assert np.allclose(got, PLAIN[name](*(v.astype(float) for v in inputs)), rtol=2e-5, atol=1e-5)
 
 
 def test_elementwise_keeps_to_its_units():
     x = np.ones((2, 20), np.float32)
     out = np.full((2, 20), 7, np.float32)
-    words = [x.ctypes.data, x.ctypes.data, out.ctypes.data, 20]
-    call.invoke("add", words, units=(1, 2), rows=2, unit=6)
+    at = x.ctypes.data
+    params = {"x": at, "x_step": 20, "y": at, "y_step": 20, "out": out.ctypes.data, "cols": 20}
+    invoke("add", params, units=(1, 2), unit=6, job={R.M: 2})
     assert (out[:, 6:12] == 2).all() and (out[:, :6] == 7).all() and (out[:, 12:] == 7).all()
 
 
 def test_output_rows_of_a_pass():
-    """With SEL a column kernel works on the rows that want logits only."""
-    x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
-    record, job = np.zeros(R.WORDS, np.int64), np.zeros(16, np.int64)
-    record[[R.UNIT, R.SEL]], job[[R.M, R.NOUT]] = (8, 1), (4, 2)
-    record[R.P0 : R.P0 + 3] = x.ctypes.data, out.ctypes.data, 8
-    call.function("test.add_one")(record.ctypes.data, job.ctypes.data, 0, 1, 0)
-    assert (out[:2] == 2).all() and not out[2:].any()
+    """A column kernel works on the rows of its row space: ROWS_TIMES times what ROWS_WORD of the job says."""
+    for rows, count in (((R.N_OUT, 1), 2), ((R.M, 1), 4), ((R.N_OUT, 3), 6)):
+        x, out, job = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32), np.zeros(R.JOB_WORDS, np.int64)
+        job[[R.M, R.N_OUT]] = 4, 2
+        params = {"x": x.ctypes.data, "x_step": 8, "out": out.ctypes.data, "cols": 8}
+        record = record_words("test.add_one", params, unit=8, rows=rows)
+        function("test.add_one")(record.ctypes.data, job.ctypes.data, 0, 1, 0)
+        assert (out[:count] == 2).all() and not out[count:].any()
 
 
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
 def test_gather_rows(isa):
     x = rows(np.random.default_rng(0), 6, 21)
-    assert same_bits(call.gather_rows(x, [1, 2, 5], isa), x[[1, 2, 5]])
+    assert same_bits(one_op.gather_rows(x, [1, 2, 5], isa), x[[1, 2, 5]])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -127,10 +143,11 @@ def test_float16_is_exact_both_ways(isa):
     special = [65519.99, 65520, 1e9, 1e-9, np.inf, -np.inf, 2.0**-25, 2.0**-24 * 1.5]
     x = np.concatenate([special, exact, exact * odd, halfway])
     x = x[: len(x) // 8 * 8].astype(np.float32)
-    cache = np.zeros(2 * len(x), np.float16)
+    state = State([Kv(1, len(x), 8)], 1)
+    value = np.zeros((1, 8), np.float32)
+    one_op.append(state, x[None], value, [0], isa)
     with np.errstate(over="ignore"):
-        call.kv_append(cache, x[None], x[None], 1, [0], isa)
-        assert same_bits(cache[: len(x)].view(np.uint16), x.astype(np.float16).view(np.uint16))
+        assert same_bits(state.planes(0)[0][0, 0].view(np.uint16), x.astype(np.float16).view(np.uint16))
 
 
 @settings(max_examples=50)
@@ -141,7 +158,7 @@ def test_exp_is_accurate(values):
     e = reference.exp(x)
     assert np.allclose(e, np.exp(np.clip(x.astype(np.float64), -87, 88)), rtol=3e-7)
     ones = np.ones_like(x)
-    assert same_bits(call.elementwise("swiglu", x, ones), reference.swiglu(x, ones))
+    assert same_bits(one_op.elementwise("swiglu", x, ones), reference.swiglu(x, ones))
 
 
 @settings(max_examples=200)

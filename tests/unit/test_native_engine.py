@@ -1,4 +1,4 @@
-"""The native interpreter as a whole: learner's functions, interruptions, processes, threads, memory."""
+"""The native interpreter as a whole: overrides, interruptions, processes, threads, memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fucina.ops.native.memory import aligned
-from fucina.ops.native.sources import RopeTable
 
 import fucina
 from fucina.errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
-from fucina.ops import naive
+from fucina.kernels.memory import aligned
+from fucina.ops import functions
 from fucina.ops.native import cores
+from fucina.ops.native.weights import RopeTable
 from fucina.ops.rope import RopeSpec, rope_table
 
 from ..models import TINY
@@ -27,26 +27,26 @@ from .tiny_models import FAMILIES, native, new_cache, run
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = {
-    "rms_norm": naive.rms_norm,
+    "rms_norm": functions.rms_norm,
     "linear": np.dot,
-    "rope": naive.rotate,
-    "attention": naive.attention,
-    "swiglu": naive.swiglu,
-    "geglu": naive.geglu,
+    "rope": functions.rotate,
+    "attention": functions.attention,
+    "swiglu": functions.swiglu,
+    "geglu": functions.geglu,
 }
 
 
-# --- a learner's functions ------------------------------------------------------------------------------------------
+# --- overrides -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_functions_of_a_learner(family):
+def test_functions_in_place_of_ops(family):
     """Each op replaced by its NumPy form gives nearly the same logits, and the old bits come back afterwards."""
-    engine, config = native(family, 2), FAMILIES[family]()[1]
-    ids = np.random.default_rng(0).integers(0, config.vocab_size, 80).tolist()
+    engine, tiny = native(family, 2), FAMILIES[family]()
+    ids = np.random.default_rng(0).integers(0, tiny.config.vocab_size, 80).tolist()
 
     def logits() -> np.ndarray:
-        kv = new_cache(config)
+        kv = new_cache(tiny)
         return np.concatenate([run(engine, [(kv, ids[:70])]), run(engine, [(kv, ids[70:])])])
 
     plain = logits()
@@ -64,20 +64,20 @@ def test_functions_of_a_learner(family):
     engine.close()
 
 
-def test_functions_of_a_learner_in_any_order():
-    engine, config = native("llama", 2), FAMILIES["llama"]()[1]
-    kv = new_cache(config)
+def test_overrides_are_undone_in_any_order():
+    engine, tiny = native("llama", 2), FAMILIES["llama"]()
+    kv = new_cache(tiny)
 
     def hosts() -> set[str]:
         run(engine, [(kv, [1, 2])])
         kv.truncate(0)
         return {r.kernel for r in engine._current.schedule.records if r.host}
 
-    undo_norm = engine.override("rms_norm", naive.rms_norm)
-    undo_gate = engine.override("swiglu", naive.swiglu)
-    assert hosts() == {"your rms_norm", "your swiglu"}
+    undo_norm = engine.override("rms_norm", functions.rms_norm)
+    undo_gate = engine.override("swiglu", functions.swiglu)
+    assert hosts() == {"rms_norm (Python)", "swiglu (Python)"}
     undo_norm()
-    assert hosts() == {"your swiglu"}
+    assert hosts() == {"swiglu (Python)"}
     undo_gate()
     assert hosts() == set()
     engine.close()
@@ -92,8 +92,8 @@ def test_functions_of_a_learner_in_any_order():
     ],
 )
 def test_a_wrong_function_leaves_everything_usable(wrong, message):
-    engine, config = native("llama", 2), FAMILIES["llama"]()[1]
-    kv = new_cache(config)
+    engine, tiny = native("llama", 2), FAMILIES["llama"]()
+    kv = new_cache(tiny)
     run(engine, [(kv, list(range(60)))])
     want = run(engine, [(kv, [5, 6, 7])])
     kv.truncate(60)
@@ -107,7 +107,7 @@ def test_a_wrong_function_leaves_everything_usable(wrong, message):
 
 
 def test_inputs_of_a_function_cannot_be_changed():
-    engine, config = native("llama", 1), FAMILIES["llama"]()[1]
+    engine, tiny = native("llama", 1), FAMILIES["llama"]()
 
     def spoil(gate, up):
         gate[...] = 0
@@ -115,7 +115,7 @@ def test_inputs_of_a_function_cannot_be_changed():
 
     engine.override("swiglu", spoil)
     with pytest.raises(ValueError, match="read-only"):
-        run(engine, [(new_cache(config), [1])])
+        run(engine, [(new_cache(tiny), [1])])
     engine.close()
 
 
@@ -125,9 +125,9 @@ def test_inputs_of_a_function_cannot_be_changed():
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
 def test_signals_in_the_middle_of_passes():
     """Ctrl-C at any moment, many times: caches and model stay usable, with the same bits."""
-    engine, config = native("llama", 3), FAMILIES["llama"]()[1]
-    ids = np.random.default_rng(3).integers(0, config.vocab_size, 40).tolist()
-    kv = new_cache(config)
+    engine, tiny = native("llama", 3), FAMILIES["llama"]()
+    ids = np.random.default_rng(3).integers(0, tiny.config.vocab_size, 40).tolist()
+    kv = new_cache(tiny)
     want = run(engine, [(kv, ids)])
     hits = 0
 
@@ -236,10 +236,10 @@ def test_a_dropped_model_frees_its_weights_and_threads():
 
 
 def test_thread_counts_that_make_no_sense():
-    forward, config, weights = FAMILIES["gemma3"]()
+    tiny = FAMILIES["gemma3"]()
     for threads in (0, -1, 257):
         with pytest.raises(InvalidOption, match="threads must be 1 to 256"):
-            fucina.ops.native.Native(forward, config, weights, threads=threads, context=64)
+            fucina.ops.native.Native(tiny, threads=threads, context=64)
 
 
 def test_cores_count_siblings_once(tmp_path):
@@ -286,8 +286,8 @@ def test_rope_tables_are_filled_as_far_as_needed():
 
 
 def test_positions_outside_the_context_are_refused():
-    engine, config = native("gemma3", 1, context=100), FAMILIES["gemma3"]()[1]
-    kv = new_cache(config, 200)
+    engine, tiny = native("gemma3", 1, context=100), FAMILIES["gemma3"]()
+    kv = new_cache(tiny, 200)
     run(engine, [(kv, [1] * 100)])
     with pytest.raises(KvCacheOverflow, match="position 100 is outside the context of 100"):
         run(engine, [(kv, [1])])
@@ -305,7 +305,7 @@ def test_explain_shows_the_real_thing():
     model = fucina.load(TINY / "llama.gguf", threads=2)
     text = model.explain()
     assert text.isascii() and "attention.f32" in text and "token_embd.weight" in text
-    with model.override("rms_norm", naive.rms_norm):
-        assert "your rms_norm" in model.explain()
+    with model.override("rms_norm", functions.rms_norm):
+        assert "rms_norm (Python)" in model.explain()
     assert model.explain() == text
     model.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.cache import LayerGeometry
+from fucina.cache.parts import Kv, Latent, Layout, Recurrent
 from fucina.errors import ModelError
 from fucina.gguf import GgmlType
 from fucina.kernels.formats import FORMATS
@@ -18,8 +19,11 @@ from fucina.models import gemma3, llama
 from fucina.ops.native.buffers import place
 from fucina.ops.native.explain import explain, summary
 from fucina.ops.native.recorder import PARTIAL, Recorder
+from fucina.ops.native.recording import Packed
 from fucina.ops.native.schedule import MAX_UNIT, Partition, Record, Schedule, Value
+from fucina.ops.native.spaces import OUTPUT, PASS, routed
 from fucina.ops.rope import RopeSpec
+from fucina.ops.vocabulary import AttentionSpec
 
 
 def check_order(schedule: Schedule, values: list[Value]) -> None:
@@ -47,7 +51,7 @@ def check_order(schedule: Schedule, values: list[Value]) -> None:
         found += [("whole", False, name) for name in record.uses] + [("whole", True, name) for name in record.changes]
         return [
             (kind, writes, x, *((0, 0) if isinstance(x, str) else (offsets[id(x)], offsets[id(x)] + x.nbytes)))
-            for kind, writes, x in found
+            for kind, writes, x in ((k, w, x if isinstance(x, str) else x.root) for k, w, x in found)
         ]
 
     touched = [(record, touches(record)) for record in schedule.records]
@@ -72,7 +76,7 @@ def check_order(schedule: Schedule, values: list[Value]) -> None:
                     assert one.last < two.first, (one.name, two.name)
     for record in schedule.records:
         for value in (*record.local, *record.whole):
-            assert value.first <= where[id(record)][0] <= value.last
+            assert value.root.first <= where[id(record)][0] <= value.root.last
 
 
 class FakeWeight:
@@ -83,7 +87,7 @@ class FakeWeight:
 
 class FakeSources:
     def matrix(self, w):
-        return 0, next(f.name for f in FORMATS.values() if f.ggml_type == int(w.ggml_type))
+        return Packed(0, next(f.name for f in FORMATS.values() if f.ggml_type == int(w.ggml_type)))
 
     def vector(self, w):
         return 0
@@ -92,19 +96,31 @@ class FakeSources:
         return 0
 
 
+def fake(cls: type, config, prefix: str, fmt, **given):
+    """A table of tensors without data."""
+    for f in fields(cls):
+        if f.name not in given:
+            shape = [getattr(config, n) for n in f.metadata["shape"]]
+            given[f.name] = FakeWeight(prefix + f.metadata["tensor"], *shape, fmt=fmt(f.name))
+    return cls(**given)
+
+
+def record(family, config, fmt) -> tuple[Recorder, Value]:
+    """A forward, recorded without weights; `fmt`: from a field's name to its format."""
+    layers = tuple(fake(cls, config, f"blk.{i}.", fmt) for i, cls in enumerate(family.layers(config)))
+    embedding = FakeWeight("token_embd", config.vocab_size, config.dim, fmt=fmt("embedding"))
+    weights = fake(family.weights, config, "", fmt, layers=layers, embedding=embedding, output=embedding)
+    recorder = Recorder(FakeSources(), Layout(family.parts(config)))
+    return recorder, family.forward(recorder, config, weights)
+
+
 def record_llama(layers: int = 3, dim: int = 576, ffn: int = 1536, heads: int = 9, kv: int = 3, fmt: str = "q4_1"):
     d = dim // heads
-    c = llama.Config(layers, dim, ffn, heads, kv, d, 1000, 512, 1e-5, RopeSpec(d, 1e4, "interleaved"))
-    m = lambda name, *shape: FakeWeight(name, *shape, fmt=fmt)
-    one = lambda i: llama.Layer(
-        m(f"blk.{i}.attn_norm", dim), m(f"blk.{i}.attn_q", dim, dim), m(f"blk.{i}.attn_k", kv * d, dim),
-        m(f"blk.{i}.attn_v", kv * d, dim), m(f"blk.{i}.attn_output", dim, dim), m(f"blk.{i}.ffn_norm", dim),
-        m(f"blk.{i}.ffn_gate", ffn, dim), m(f"blk.{i}.ffn_up", ffn, dim), m(f"blk.{i}.ffn_down", dim, ffn),
+    config = llama.Config(
+        n_layers=layers, dim=dim, ffn_dim=ffn, heads=heads, kv_heads=kv, head_dim=d, vocab_size=1000, context_length=512,
+        eps=1e-5, rope=RopeSpec(d, 1e4, "interleaved"),
     )  # fmt: skip
-    embedding = m("token_embd", 1000, dim)
-    w = llama.Weights(embedding, tuple(one(i) for i in range(layers)), m("output_norm", dim), embedding)
-    recorder = Recorder(FakeSources(), c.cache_geometry())
-    return recorder, llama.forward(recorder, c, w)
+    return record(llama.FAMILY, config, lambda name: fmt)
 
 
 def test_llama_layer_is_nine_steps_five_of_them_shared():
@@ -120,7 +136,7 @@ def test_llama_schedule_is_ordered():
     for fmt in ("q4_1", "q4_k", "f32"):
         recorder, logits = record_llama(3, 512, 1536, 8, 2, fmt)
         check_order(recorder.schedule, recorder.values)
-        assert logits.sel == 1
+        assert logits.space == OUTPUT
 
 
 def test_llama_chains():
@@ -154,53 +170,83 @@ def test_blocks_that_span_heads_wait_for_the_whole_row():
 
 
 def test_gemma3_schedule_is_ordered():
-    dim, ffn, heads, d, layers = 640, 2048, 4, 256, 7
-    spec = RopeSpec(d, 1e6, "half")
-    c = gemma3.Config(
-        n_layers=layers, dim=dim, ffn_dim=ffn, heads=heads, kv_heads=1, head_dim=d, vocab_size=1000, context_length=512,
-        eps=1e-6, window=64, rope=spec, rope_local=RopeSpec(d, 1e4, "half"), scale=d**-0.5,
+    config = gemma3.Config(
+        n_layers=7, dim=640, ffn_dim=2048, heads=4, kv_heads=1, head_dim=256, vocab_size=1000, context_length=512,
+        eps=1e-6, windows=(64,) * 5 + (0, 64), rope=RopeSpec(256, 1e6, "half"), rope_local=RopeSpec(256, 1e4, "half"),
+        scale=256**-0.5,
     )  # fmt: skip
-    m = FakeWeight
-    layer = lambda i: gemma3.Layer(
-        m("attn_norm", dim), m("q", heads * d, dim, fmt="q5_0"), m("k", d, dim, fmt="q5_0"), m("v", d, dim, fmt="q8_0"),
-        m("q_norm", d), m("k_norm", d), m("o", dim, heads * d, fmt="q4_k"), m("post", dim), m("ffn_norm", dim),
-        m("gate", ffn, dim, fmt="q5_0"), m("up", ffn, dim, fmt="q5_0"), m("down", dim, ffn, fmt="q6_k"), m("post2", dim),
-    )  # fmt: skip
-    embedding = m("embd", 1000, dim, fmt="q8_0")
-    w = gemma3.Weights(embedding, tuple(layer(i) for i in range(layers)), m("output_norm", dim), embedding)
-    recorder = Recorder(FakeSources(), c.cache_geometry())
-    gemma3.forward(recorder, c, w)
+    formats = {"v": "q8_0", "attn_output": "q4_k", "down": "q6_k", "embedding": "q8_0"}
+    recorder, _ = record(gemma3.FAMILY, config, lambda name: formats.get(name, "q5_0"))
     check_order(recorder.schedule, recorder.values)
     # windows differ by layer, kinds of quantised activations too
     kernels = {r.kernel for r in recorder.schedule.records}
     assert {"quantise.q8.rows", "quantise.q8k.rows", "quantise.q8k.cols", "linear.q4_k", "linear.q6_k"} <= kernels
 
 
-def test_shared_rows_of_a_layer_are_ordered():
-    """A later layer that reads an earlier layer's cache rows, and one that writes them again."""
-    r = Recorder(FakeSources(), (LayerGeometry(2, 64, 64),) * 2)
+TWO = Layout([Kv(2, 64, 64)] * 2)
+ALL = AttentionSpec(4, 1.0)
+
+
+def test_shared_rows_of_a_slot_are_ordered():
+    """A later layer that reads what an earlier layer stored in a slot, and one that stores there again."""
+    r = Recorder(FakeSources(), TWO)
     x = r.embed(FakeWeight("e", 100, 256))
     k = r.linear(x, FakeWeight("k", 128, 256))
-    r.kv_append(0, k, k)
-    a = r.attention(0, x, 4, 1.0)
-    b = r.attention(0, r.add(x, a), 4, 1.0)  # shares layer 0's rows
-    r.kv_append(0, r.linear(b, FakeWeight("k2", 128, 256)), k)  # must wait for both readers
-    r.linear(r.output_rows(r.attention(0, b, 4, 1.0)), FakeWeight("o", 100, 256))
+    a = r.attention(0, x, k, k, ALL)
+    b = r.attention(0, r.add(x, a), None, None, ALL)
+    c = r.attention(0, b, r.linear(b, FakeWeight("k2", 128, 256)), k, ALL)  # must wait for both readers
+    r.linear(r.output_rows(c), FakeWeight("o", 100, 256))
     check_order(r.schedule, r.values)
 
 
 def test_independent_attentions_do_not_share_partial_results():
-    r = Recorder(FakeSources(), (LayerGeometry(2, 64, 64),) * 2)
+    r = Recorder(FakeSources(), TWO)
     x = r.embed(FakeWeight("e", 100, 256))
-    a, b = r.attention(0, x, 4, 1.0), r.attention(1, x, 4, 1.0)
+    a, b = r.attention(0, x, None, None, ALL), r.attention(1, x, None, None, ALL)
     r.output_rows(r.add(a, b))
     check_order(r.schedule, r.values)
     steps = [i for i, step in enumerate(r.schedule.steps) for c in step for rec in c.records if PARTIAL in rec.changes]
     assert len(set(steps)) == 2
 
 
+def test_every_op_of_the_vocabulary_is_ordered():
+    """Views, experts, a recurrent part and a latent in one forward."""
+    r = Recorder(FakeSources(), Layout([Latent(48, 32), Recurrent((4, 64, 32))]))
+    m = FakeWeight
+    x = r.embed(m("e", 100, 256))
+    nope, turned = r.split(r.linear(x, m("q", 4 * 64, 256)), 32, 32, heads=4)
+    turned = r.rope(turned, 4, RopeSpec(32, 1e4, "half"))
+    q = r.concat(r.linear_heads(nope, m("k_b", 4, 32, 32), 4), r.split(turned, 16, 16, heads=4)[0], heads=4)
+    a = r.attention(0, q, r.linear(x, m("kv", 48, 256)), None, AttentionSpec(4, 0.1))
+    a = r.linear(r.linear_heads(a, m("v_b", 4, 64, 32), 4), m("o", 256, 256))
+    mixed = r.linear(r.add(x, a), m("qkv", 2 * 256 + 128 + 8, 256))
+    q, k, v, decay, beta = r.split(mixed, 256, 256, 128, 4, 4)
+    s = r.delta_rule(1, q, k, v, r.sigmoid(decay), beta, 4)
+    x = r.add(x, r.mul(r.linear(s, m("gate", 256, 128)), a))
+    experts, weights = r.route(x, m("router", 8, 256, fmt="f32"), 2)
+    stacks = m("gate_exps", 8, 96, 256), m("up_exps", 8, 96, 256), m("down_exps", 8, 256, 96)
+    y = r.moe_ffn(x, experts, weights, *stacks)
+    logits = r.linear(r.output_rows(r.add(x, y)), m("out", 100, 256))
+    check_order(r.schedule, r.values)
+    assert logits.space == OUTPUT
+    spaces = {c.partition.space.name for step in r.schedule.steps for c in step}
+    assert spaces == {"row", "out row", "stream", "routed row"}
+    # an expert's row goes through gate, up, their product and its int8 form in one chain
+    chains = [[rec.kernel for rec in c.records] for step in r.schedule.steps for c in step]
+    assert ["linear_routed.q4_1", "linear_routed.q4_1", "swiglu", "quantise.q8.cols"] in chains
+    text = explain(r.schedule, 2)
+    assert text.isascii() and "routed rows" in text and "streams x 4" in text and "gate_exps [8 x 96 x 256]" in text
+
+
+def test_row_spaces_count_their_rows():
+    job = [0] * 16
+    job[PASS.word], job[OUTPUT.word] = 7, 2
+    assert (PASS.count(job), OUTPUT.count(job), routed(3).count(job)) == (7, 2, 21)
+    assert routed(3).limit == 3 * PASS.limit and routed(3) == routed(3) != routed(2)
+
+
 def test_quantised_form_is_made_once_a_kind():
-    r = Recorder(FakeSources(), ())
+    r = Recorder(FakeSources(), TWO)
     x = r.embed(FakeWeight("e", 100, 256))
     for i, fmt in enumerate(("q4_1", "q8_0", "q5_0", "q4_0", "q4_k", "q6_k", "f32", "f16")):
         r.linear(x, FakeWeight(f"w{i}", 64, 256, fmt=fmt))
@@ -209,15 +255,24 @@ def test_quantised_form_is_made_once_a_kind():
 
 
 def test_mistakes_of_a_family_are_named():
-    r = Recorder(FakeSources(), (LayerGeometry(2, 64, 64),))
+    r = Recorder(FakeSources(), Layout([Kv(2, 64, 64), Kv(2, 64, 64, 100), Kv(1, 4, 4)]))
     x = r.embed(FakeWeight("e", 100, 256))
     with pytest.raises(ModelError, match="w has 128 columns, its input 256"):
         r.linear(x, FakeWeight("w", 64, 128))
     with pytest.raises(ModelError, match="expected \\[256\\] / 3 heads"):
         r.rms_norm(x, FakeWeight("n", 64), 1e-5, heads=3)
-    with pytest.raises(ModelError, match="layer 0: 3 heads"):
-        r.attention(0, x, 3, 1.0)
-    with pytest.raises(ModelError, match="behind output_rows"):
+    with pytest.raises(ModelError, match="slot 0: 3 heads"):
+        r.attention(0, x, None, None, AttentionSpec(3, 1.0))
+    with pytest.raises(ModelError, match="slot 0 keeps 2 heads of 64 and 64, got 256 and 256"):
+        r.attention(0, x, x, x, ALL)
+    with pytest.raises(ModelError, match="slot 1 keeps 100 positions, a row cannot see all"):
+        r.attention(1, x, None, None, ALL)
+    with pytest.raises(ModelError, match="slot 7 is not a part"):
+        r.attention(7, x, None, None, ALL)
+    with pytest.raises(ModelError, match="multiple of 8, got 4 and 4"):
+        narrow = r.split(x, 4, 252)[0]
+        r.attention(2, narrow, narrow, narrow, AttentionSpec(1, 1.0))
+    with pytest.raises(ModelError, match="after output_rows"):
         r.rope(r.output_rows(x), 4, RopeSpec(64, 1e4, "half"))
     with pytest.raises(ModelError, match="one shape"):
         r.add(x, r.linear(x, FakeWeight("w2", 64, 256)))
@@ -228,7 +283,7 @@ def test_mistakes_of_a_family_are_named():
 def test_explain_names_weights_and_steps():
     recorder, _ = record_llama(1)
     text = explain(recorder.schedule, 2)
-    assert "linear.q4_1" in text and "blk.0.ffn_gate [1536 x 576]" in text and "K/V of layer 0" in text
+    assert "linear.q4_1" in text and "blk.0.ffn_gate [1536 x 576]" in text and "state of slot 0" in text
     assert text.isascii()
     assert "11 steps" in text.splitlines()[0]
 
@@ -242,7 +297,7 @@ def random_schedule(rng: random.Random) -> tuple[Schedule, list[Value]]:
     for i in range(rng.randint(1, 40)):
         rule = rng.choice((ROWS, ROWS, COLS, COLS, COLS, HOST))
         cols = rng.choice((64, 256))
-        out = Value(f"v{i}", cols, 0, 4 * cols * rng.choice((1, 2)))
+        out = Value(f"v{i}", cols, PASS, 4 * cols * rng.choice((1, 2)))
         whole = rng.sample(values, min(len(values), rng.randint(0, 2)))
         # local reads only where columns agree: a unit must mean the same in both
         fitting = [v for v in values if v.cols == cols and v not in whole]

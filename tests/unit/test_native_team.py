@@ -15,18 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fucina.ops.native.build import build
-from fucina.ops.native.compiled import compiled
-from fucina.ops.native.memory import aligned
-from fucina.ops.native.system import system_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.errors import EngineClosed, ReentrantForward
-from fucina.kernels.record import COLS, HOST, NOUT, OUTROWS, ROWS, ROWTAB, M
-from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ, AT_STEP
+from fucina.errors import EngineClosed
+from fucina.kernels import record as R
+from fucina.kernels.memory import aligned
+from fucina.kernels.record import COLS, HOST, ROWS
+from fucina.ops.native.clib import system_calls
+from fucina.ops.native.loop import AT_CLAIMED, AT_ENTER, AT_ENTERED, AT_LEAVE, AT_SLOT_READ, AT_STEP, compiled
+from fucina.ops.native.program import build
 from fucina.ops.native.schedule import Address, Partition, Record, Schedule, Value
-from fucina.ops.native.team import Team
+from fucina.ops.native.spaces import OUTPUT, PASS
+from fucina.ops.native.team import Team, TeamOptions
 
 from .native_kernels import HOOK_LINE, kernel, mix
 
@@ -61,10 +62,10 @@ class Rows:
     """A row table of m rows, for kernels that look at none of it."""
 
     def __init__(self) -> None:
-        self.table, self.out = np.zeros((MAX_ROWS, 4), np.int64), np.zeros(MAX_ROWS, np.int64)
+        self.table = np.zeros((MAX_ROWS, R.ROW_WORDS), np.int64)
 
     def run(self, team: Team, m: int = 1, n_out: int = 1, context=None) -> None:
-        team.run(m, self.table.ctypes.data, n_out, self.out.ctypes.data, context)
+        team.run({R.M: m, R.ROW_TABLE: self.table.ctypes.data, R.N_OUT: n_out}, context)
 
 
 def counting_program(steps: list[tuple[int, int, bool]], pauses: int = 0, hosts: dict | None = None):
@@ -76,15 +77,15 @@ def counting_program(steps: list[tuple[int, int, bool]], pauses: int = 0, hosts:
     for i, (units, time_ns, beside) in enumerate(steps):
         if not beside:
             before, current = current, []
-        out = Value(f"v{i}", units * 8, 0, 64)
+        out = Value(f"v{i}", units * 8, PASS, 64)
         record = Record("count", [counters[i].ctypes.data, pauses], whole=before, writes=[out])
         # a column chain of `units` units; cost chosen so that the planner sees `time_ns`
         record.cost = max(1, time_ns * 100 // (4 * 8 * units)) if time_ns else 0
-        schedule.add(record, Partition(COLS, units * 8, 0), 8)
+        schedule.add(record, Partition(COLS, units * 8), 8)
         values.append(out)
         current.append(out)
         if hosts and i in hosts:
-            host = Value(f"h{i}", 8, 0, 64)
+            host = Value(f"h{i}", 8, PASS, 64)
             function = hosts[i]
             schedule.add(
                 Record("host", [Address(host)], whole=current, writes=[host], host=lambda a, c, f=function: f(c)),
@@ -122,12 +123,12 @@ def test_rows_that_nobody_wants_cost_nothing():
     """A chain over output rows does not run when no row wants logits, and the pass still ends."""
     schedule = Schedule()
     counters = np.zeros((3, 256), np.int64)
-    values = [Value(f"v{i}", 64, int(i > 0), 64) for i in range(3)]
+    values = [Value(f"v{i}", 64, OUTPUT if i else PASS, 64) for i in range(3)]
     for i, v in enumerate(values):
         record = Record(
             "count", [counters[i].ctypes.data, 0], whole=values[i - 1 : i] if i else [], writes=[v], cost=10**6
         )
-        schedule.add(record, Partition(COLS, 64, int(i > 0)), 8)
+        schedule.add(record, Partition(COLS, 64, v.space), 8)
     program = build(schedule, values, lambda name: kernel(name).address)
     for threads in (1, 2):
         counters[:] = 0
@@ -174,22 +175,6 @@ def test_exception_in_a_host_stage_releases_the_team(threads, error):
         rows.run(team)
         assert (counters[:2, :16] == 2 * attempt + 2).all() and (counters[2:4, :16] == attempt + 1).all()
     team.close()
-
-
-def test_pass_inside_a_pass_is_refused():
-    holder = []
-
-    def host(context):
-        with pytest.raises(ReentrantForward):
-            Rows().run(holder[0])
-        with pytest.raises(ReentrantForward):
-            holder[0].close()
-        return zeros()
-
-    program, _ = counting_program([(4, 0, False)] * 2, 0, {0: host})
-    holder.append(Team(program, 2))
-    Rows().run(holder[0])
-    holder[0].close()
 
 
 # --- life ----------------------------------------------------------------------------------------------------------
@@ -247,22 +232,29 @@ def test_idle_threads_do_not_burn_a_core():
     team.close()
 
 
-def test_two_python_threads_queue_up():
-    program, counters = counting_program([(16, 10**5, False)] * 5)
-    team = Team(program, 2)
+def test_closing_at_exit_waits_for_a_pass_of_another_thread():
+    """`patience` is for the end of the process, when nobody else can stop that thread."""
+    inside, go_on = threading.Event(), threading.Event()
 
-    def many():
-        rows = Rows()
-        for _ in range(300):
-            rows.run(team)
+    def host(context):
+        inside.set()
+        go_on.wait(10)
+        return zeros()
 
-    callers = [threading.Thread(target=many) for _ in range(3)]
-    for t in callers:
-        t.start()
-    for t in callers:
-        t.join()
-    assert (counters[:5, :16] == 900).all()
-    team.close()
+    program, _ = counting_program([(4, 0, False)] * 2, 0, {0: host})
+    team, rows = Team(program, 2), Rows()
+    passing = threading.Thread(target=rows.run, args=(team,))
+    passing.start()
+    inside.wait(10)
+    team.close(patience=0.05)  # not over: left alone
+    closing = threading.Thread(target=team.close, args=(10,))
+    closing.start()
+    go_on.set()
+    for t in (passing, closing):
+        t.join(10)
+        assert not t.is_alive()
+    with pytest.raises(EngineClosed):
+        rows.run(team)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -338,7 +330,8 @@ def test_stragglers_lose_no_chunk(threads):
         delays = Delays(threads, seed, mask, one_in=5, pauses=400)
         program, counters = counting_program(steps)
         # spin_seconds far below a pass: workers fall asleep in the middle of it all the time
-        team, rows = Team(program, threads, hook=delays.hook, spin_seconds=2e-6 if seed % 2 else 2e-5), Rows()
+        options = TeamOptions(hook=delays.hook, spin_seconds=2e-6 if seed % 2 else 2e-5)
+        team, rows = Team(program, threads, options), Rows()
         for p in range(1, passes + 1):
             rows.run(team)
             assert (counters[:, 0] == p).all()
@@ -355,9 +348,10 @@ class Restless(Team):
 
     fail = itertools.cycle([False, False, True, True, False, True, True, True, True])
 
-    def _run(self, shared, m, rows, n_out, out_rows, context):
+    def _run(self, shared, words, context):
         job, bank = self._free_bank(shared)
-        job[M], job[ROWTAB], job[NOUT], job[OUTROWS] = m, rows, n_out, out_rows
+        for word, value in words.items():
+            job[word] = value
         make_plan, take_part = compiled()
         for _ in range(20):
             make_plan(shared.address, bank)
@@ -375,7 +369,7 @@ def test_stragglers_of_earlier_passes(banks):
     for seed, points in enumerate([(AT_SLOT_READ,), (AT_ENTER,), (AT_ENTERED,), (AT_STEP,), (AT_LEAVE, AT_CLAIMED)]):
         delays = Delays(4, seed, sum(1 << p for p in points), one_in=3, pauses=3000)
         program, counters = counting_program(steps)
-        team, rows = Restless(program, 4, hook=delays.hook, banks=banks), Rows()
+        team, rows = Restless(program, 4, TeamOptions(hook=delays.hook, banks=banks)), Rows()
         done = 0
         for _ in range(passes):
             rows.run(team)
@@ -391,7 +385,7 @@ def test_publishing_while_parking(threads):
     """Empty passes with pauses of the length after which workers fall asleep."""
     program, counters = counting_program([(4, 10**5, False), (4, 10**5, False)])
     spin = 5e-6
-    team, rows = Team(program, threads, spin_seconds=spin), Rows()
+    team, rows = Team(program, threads, TeamOptions(spin_seconds=spin)), Rows()
     rng = np.random.default_rng(threads)
     passes = int(4000 * LONG)
     for wait in rng.uniform(0, 4 * spin, passes):
@@ -411,7 +405,7 @@ class Graph:
         for i in range(draw_int(2, 14)):
             rule = choose((ROWS, COLS, COLS))
             cols = choose((8, 64))
-            out = Value(f"v{i}", cols, 0, MAX_ROWS * cols * 4)
+            out = Value(f"v{i}", cols, PASS, MAX_ROWS * cols * 4)
             same = [j for j, (_, c, _, _) in enumerate(self.plan) if c == cols]
             local = sorted({choose(same) for _ in range(draw_int(0, 2))} if same else [])
             whole = sorted({choose(same) for _ in range(draw_int(0, 2))} - set(local) if same else [])
@@ -451,7 +445,7 @@ def test_random_programs_compute_the_right_thing(data):
     threads = data.draw(st.sampled_from((1, 2, 3, 6)))
     delays = Delays(threads, data.draw(st.integers(0, 1000)), -1, one_in=7, pauses=200)
     program = build(graph.schedule, graph.values, lambda name: kernel(name).address, graph.result)
-    team, rows = Team(program, threads, hook=delays.hook, spin_seconds=1e-5), Rows()
+    team, rows = Team(program, threads, TeamOptions(hook=delays.hook, spin_seconds=1e-5)), Rows()
     for m in (1, MAX_ROWS, 3, 1, 2):
         out = np.zeros((m, graph.result.cols), np.uint32)
         program.direct(out.ctypes.data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fucina.cache import State
+from fucina.cache import Recurrent, State
 from fucina.gguf import GgmlType, dequantize, quantize
 from fucina.models import Family, LoadedFamily, gemma3, llama
 from fucina.ops.native import Native
@@ -23,7 +23,7 @@ class ArrayWeight:
 
     def __init__(self, name: str, values: np.ndarray, ggml_type: GgmlType) -> None:
         self.name, self.shape, self.ggml_type = name, values.shape, ggml_type
-        rows = np.ascontiguousarray(np.atleast_2d(values).astype(np.float32))
+        rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]).astype(np.float32))
         self.raw = quantize(rows, ggml_type)
 
     def float32(self) -> np.ndarray:
@@ -114,8 +114,8 @@ def new_cache(family: LoadedFamily, capacity: int = 512, dtype: str = "f16") -> 
     """A state of a tiny model, filled with noise: rows that nobody wrote must not matter."""
     state = State(family.parts, capacity, dtype)
     noise = np.random.default_rng(0)
-    for slot in range(len(family.parts)):
-        for plane in state.planes(slot):
+    for slot, part in enumerate(family.parts):
+        for plane in () if isinstance(part, Recurrent) else state.planes(slot):
             plane[...] = noise.standard_normal(plane.shape) * 100
             plane[:, ::7] = np.nan
     return state

@@ -14,7 +14,7 @@ from ...kernels.compile import address
 from ...kernels.memory import aligned
 from ..override import Overrides
 from ..rows import RowBatch
-from ..vocabulary import Family
+from ..vocabulary import LoadedFamily
 from .cores import default_threads
 from .explain import explain, summary
 from .layout import MAX_THREADS
@@ -53,7 +53,7 @@ class Native:
 
     def __init__(
         self,
-        family: Family,
+        family: LoadedFamily,
         *,
         threads: int | None = None,
         context: int,

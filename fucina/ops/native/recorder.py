@@ -13,19 +13,19 @@ from ...errors import ModelError
 from ...gguf.weights import Matrix
 from ...kernels import attention as attention_kernels
 from ...kernels import record as R
-from ...kernels.formats import FORMATS
 from ..override import Overrides
 from ..rope import RopeSpec
 from ..vocabulary import AttentionSpec
-from .recording import UNIT, Recording, Sources
+from .products import Products
+from .recording import Sources
 from .schedule import Value
-from .spaces import OUTPUT, PASS, STREAMS, routed
+from .spaces import OUTPUT, PASS, STREAMS
 
 PARTIAL = "partial results"  # the resource that split attention writes and combine reads
 LATENT_HEADS = 8  # query heads, at most, that read the keys of a latent together
 
 
-class Recorder(Recording):
+class Recorder(Products):
     """Interpreter of the op vocabulary that records instead of computing.
 
     Parameters
@@ -62,83 +62,32 @@ class Recorder(Recording):
         return out
 
     def output_rows(self, x: Value) -> Value:
-        self._needs_every_row(x, "output_rows")
+        self.needs_every_row(x, "output_rows")
         x = self.joined(x)
         out = self.value("output rows", x.cols, OUTPUT)
         params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols}
         self.rows("gather_rows", params, OUTPUT, whole=[x], writes=[out], cost=x.cols)
         return out
 
-    # --- products -----------------------------------------------------------------------------------------------------
-
-    def linear(self, x: Value, w: Matrix) -> Value:
-        n = self._fits(x, w, 2)[0]
-        return self.replaced("linear", [x], n, w) or self._product(x, w)
-
-    def _product(self, x: Value, w: Matrix) -> Value:
-        n, cols = self._fits(x, w, 2)
-        packed = self._sources.matrix(w)
-        fmt = FORMATS[packed.format]
-        source, data = self.product_input(x, fmt)
-        out = self.value(w.name.removesuffix(".weight"), n, x.space)
-        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n}
-        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
-        self.columns(f"linear.{packed.format}", params, x.space, n, **more)
-        return out
-
-    def linear_heads(self, x: Value, w: Matrix, heads: int) -> Value:
-        count, n, cols = self._fits(x, w, 3, heads)
-        packed = self._sources.matrix(w)
-        fmt = FORMATS[packed.format]
-        if count != heads or cols % fmt.cols:
-            raise ModelError(
-                f"{w.name} has {count} matrices of {cols} columns, expected {heads} in blocks of {fmt.cols}"
-            )
-        source, data = self.product_input(x, fmt)
-        out = self.value(w.name.removesuffix(".weight"), heads * n, x.space)
-        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n, "heads": heads}
-        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
-        self.columns(f"linear_heads.{packed.format}", params, x.space, heads * (-(-n // 8) * 8), **more)
-        return out
-
-    @staticmethod
-    def _fits(x: Value, w: Matrix, dimensions: int, heads: int = 1) -> tuple[int, ...]:
-        """Shape of a weight that x is multiplied with."""
-        if len(w.shape) != dimensions:
-            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected {dimensions} dimensions")
-        if w.shape[-1] * heads != x.cols:
-            per_head = f" in {heads} heads" if heads > 1 else ""
-            raise ModelError(f"{w.name} has {w.shape[-1]} columns, its input {x.cols}{per_head}")
-        return w.shape
-
     # --- number by number ---------------------------------------------------------------------------------------------
 
     def add(self, x: Value, y: Value) -> Value:
-        return self._columnwise("add", x, y)
+        return self.columnwise("add", x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
-        return self._columnwise("mul", x, y)
+        return self.columnwise("mul", x, y)
 
     def swiglu(self, gate: Value, up: Value) -> Value:
-        return self.replaced("swiglu", [gate, up], gate.cols) or self._columnwise("swiglu", gate, up)
+        return self.replaced("swiglu", [gate, up], gate.cols) or self.columnwise("swiglu", gate, up)
 
     def geglu(self, gate: Value, up: Value) -> Value:
-        return self.replaced("geglu", [gate, up], gate.cols) or self._columnwise("geglu", gate, up)
+        return self.replaced("geglu", [gate, up], gate.cols) or self.columnwise("geglu", gate, up)
 
     def sigmoid(self, x: Value) -> Value:
         x = self.joined(x)
         out = self.value("sigmoid", x.cols, x.space)
         params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols}
         self.columns("sigmoid", params, x.space, x.cols, local=[x], writes=[out], cost=12)
-        return out
-
-    def _columnwise(self, kernel: str, x: Value, y: Value) -> Value:
-        if (x.cols, x.space) != (y.cols, y.space):
-            raise ModelError(f"{kernel} needs two tensors of one shape, got {x.cols} and {y.cols} columns")
-        x, y = self.joined(x), self.joined(y)
-        out = self.value(kernel, x.cols, x.space)
-        params = {"x": x, "x_step": x.step, "y": y, "y_step": y.step, "out": out, "cols": x.cols}
-        self.columns(kernel, params, x.space, x.cols, local=[x, y], writes=[out], cost=12)
         return out
 
     # --- heads --------------------------------------------------------------------------------------------------------
@@ -159,7 +108,7 @@ class Recorder(Recording):
 
     def rope(self, x: Value, heads: int, spec: RopeSpec) -> Value:
         width = x.cols // heads
-        self._needs_every_row(x, "rope")
+        self.needs_every_row(x, "rope")
         if width * heads != x.cols or spec.dims > width:
             raise ModelError(f"RoPE of {spec.dims} numbers does not fit {heads} heads in {x.cols} columns")
         host = self.replaced("rope", [x], x.cols, None, heads, spec)
@@ -225,7 +174,7 @@ class Recorder(Recording):
     def _append(self, slot: int, s: Slot, k: Value, v: Value | None, heads: int) -> None:
         """Store each row's key and value at its position."""
         k_dim, v_dim = s.part.k_dim, 0 if isinstance(s.part, Latent) else s.part.v_dim
-        self._needs_every_row(k, "attention")
+        self.needs_every_row(k, "attention")
         if (k.cols, v.cols if v else 0) != (heads * k_dim, heads * v_dim):
             got = f"{k.cols} and {v.cols if v else 'none'}"
             raise ModelError(f"slot {slot} keeps {heads} heads of {k_dim} and {v_dim}, got {got}")
@@ -256,59 +205,10 @@ class Recorder(Recording):
         return out
 
     def _slot(self, slot: int, q: Value, kind: Any, op: str) -> Slot:
-        self._needs_every_row(q, op)
+        self.needs_every_row(q, op)
         if not 0 <= slot < len(self._layout.slots) or not isinstance(self._layout.slots[slot].part, kind):
             raise ModelError(f"{op}: slot {slot} is not a part of the family that {op} can use")
         return self._layout.slots[slot]
-
-    @staticmethod
-    def _needs_every_row(x: Value, op: str) -> None:
-        if x.space != PASS:
-            raise ModelError(f"{op} after output_rows: the rows of its input are no longer those of the pass")
-
-    # --- experts ------------------------------------------------------------------------------------------------------
-
-    def route(self, x: Value, w: Matrix, top_k: int) -> tuple[Value, Value]:
-        scores = self._product(x, w)
-        n = scores.cols
-        if not 1 <= top_k <= n:
-            raise ModelError(f"{w.name}: a row can be sent to 1 to {n} experts, got {top_k}")
-        odds, experts, weights = (
-            self.value(name, cols, x.space) for name, cols in (("odds", n), ("experts", top_k), ("weights", top_k))
-        )
-        params = {"x": scores, "x_step": scores.step, "odds": odds, "experts": experts, "weights": weights}
-        params |= {"n": n, "top_k": top_k}
-        self.rows("route", params, x.space, local=[scores], writes=[odds, experts, weights], cost=8 * n + 4 * n * top_k)
-        return experts, weights
-
-    def moe_ffn(self, x: Value, experts: Value, weights: Value, gate: Matrix, up: Matrix, down: Matrix) -> Value:
-        self._needs_every_row(x, "moe_ffn")
-        count, space = gate.shape[0], routed(experts.cols)
-        order, counts = self.value("order", 1, space), self.value("rows per expert", count, nbytes=4 * count)
-        params = {"experts": experts, "order": order, "counts": counts, "n": count}
-        self.columns("gather_experts", params, space, 1, 1, whole=[experts], writes=[order, counts], cost=8)
-        one = lambda source, w: self._routed(source, w, experts, order, count)
-        y = one(self._columnwise("swiglu", one(x, gate), one(x, up)), down)
-        out = self.value("experts' sum", y.cols)
-        params = {"x": y, "weights": weights, "out": out, "cols": y.cols, "top_k": experts.cols}
-        more = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
-        self.columns("sum_routed", params, PASS, y.cols, **more)
-        return out
-
-    def _routed(self, x: Value, w: Matrix, experts: Value, order: Value, count: int) -> Value:
-        """Each routed row by the matrix of its expert; x has the rows of the pass, or the routed ones."""
-        stack, n, cols = self._fits(x, w, 3)
-        packed = self._sources.matrix(w)
-        fmt = FORMATS[packed.format]
-        if stack != count:
-            raise ModelError(f"{w.name} has {stack} experts, expected {count}")
-        source, data = self.product_input(x, fmt)
-        out = self.value(w.name.removesuffix(".weight"), n, order.space)
-        params = {"w": packed.address, "w_step": packed.step, "cols": cols, **data, "out": out, "n": n}
-        params |= {"experts": experts, "order": order, "per_row": experts.cols if x.space == PASS else 1}
-        more = {"whole": [source, experts, order], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
-        self.columns(f"linear_routed.{packed.format}", params, order.space, n, UNIT, **more)
-        return out
 
 
 def rows_of(slot: int) -> str:

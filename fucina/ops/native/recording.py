@@ -117,6 +117,22 @@ class Recording:
         named = {name: Address(p) if isinstance(p, Value) else p for name, p in params.items()}
         self.schedule.add(Record(kernel, kernel_words(kernel, **named), **fields), partition, unit)
 
+    def columnwise(self, kernel: str, x: Value, y: Value) -> Value:
+        """A new tensor, number by number from two of one shape."""
+        if (x.cols, x.space) != (y.cols, y.space):
+            raise ModelError(f"{kernel} needs two tensors of one shape, got {x.cols} and {y.cols} columns")
+        x, y = self.joined(x), self.joined(y)
+        out = self.value(kernel, x.cols, x.space)
+        params = {"x": x, "x_step": x.step, "y": y, "y_step": y.step, "out": out, "cols": x.cols}
+        self.columns(kernel, params, x.space, x.cols, local=[x, y], writes=[out], cost=12)
+        return out
+
+    @staticmethod
+    def needs_every_row(x: Value, op: str) -> None:
+        """ModelError unless x has the rows of the pass."""
+        if x.space != PASS:
+            raise ModelError(f"{op} after output_rows: the rows of its input are no longer those of the pass")
+
     # --- what products read -------------------------------------------------------------------------------------------
 
     def product_input(self, x: Value, fmt: Format) -> tuple[Value, dict[str, Any]]:

@@ -1,0 +1,100 @@
+"""Ops that multiply with weights: matrices, a matrix per head, and experts."""
+
+from __future__ import annotations
+
+from ...errors import ModelError
+from ...gguf.weights import Matrix
+from ...kernels.formats import FORMATS
+from .recording import UNIT, Recording
+from .schedule import Value
+from .spaces import PASS, routed
+
+
+class Products(Recording):
+    """The part of the op vocabulary that multiplies."""
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def linear(self, x: Value, w: Matrix) -> Value:
+        n = self._fits(x, w, 2)[0]
+        return self.replaced("linear", [x], n, w) or self._product(x, w)
+
+    def _product(self, x: Value, w: Matrix) -> Value:
+        n, cols = self._fits(x, w, 2)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), n, x.space)
+        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n}
+        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear.{packed.format}", params, x.space, n, **more)
+        return out
+
+    def linear_heads(self, x: Value, w: Matrix, heads: int) -> Value:
+        count, n, cols = self._fits(x, w, 3, heads)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        if count != heads or cols % fmt.cols:
+            raise ModelError(
+                f"{w.name} has {count} matrices of {cols} columns, expected {heads} in blocks of {fmt.cols}"
+            )
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), heads * n, x.space)
+        params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n, "heads": heads}
+        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear_heads.{packed.format}", params, x.space, heads * (-(-n // 8) * 8), **more)
+        return out
+
+    @staticmethod
+    def _fits(x: Value, w: Matrix, dimensions: int, heads: int = 1) -> tuple[int, ...]:
+        """Shape of a weight that x is multiplied with."""
+        if len(w.shape) != dimensions:
+            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected {dimensions} dimensions")
+        if w.shape[-1] * heads != x.cols:
+            per_head = f" in {heads} heads" if heads > 1 else ""
+            raise ModelError(f"{w.name} has {w.shape[-1]} columns, its input {x.cols}{per_head}")
+        return w.shape
+
+    # --- experts ------------------------------------------------------------------------------------------------------
+
+    def route(self, x: Value, w: Matrix, top_k: int) -> tuple[Value, Value]:
+        scores = self._product(x, w)
+        n = scores.cols
+        if not 1 <= top_k <= n:
+            raise ModelError(f"{w.name}: a row can be sent to 1 to {n} experts, got {top_k}")
+        odds, experts, weights = (
+            self.value(name, cols, x.space) for name, cols in (("odds", n), ("experts", top_k), ("weights", top_k))
+        )
+        params = {"x": scores, "x_step": scores.step, "odds": odds, "experts": experts, "weights": weights}
+        params |= {"n": n, "top_k": top_k}
+        self.rows("route", params, x.space, local=[scores], writes=[odds, experts, weights], cost=8 * n + 4 * n * top_k)
+        return experts, weights
+
+    def moe_ffn(self, x: Value, experts: Value, weights: Value, gate: Matrix, up: Matrix, down: Matrix) -> Value:
+        self.needs_every_row(x, "moe_ffn")
+        count, space = gate.shape[0], routed(experts.cols)
+        order, counts = self.value("order", 1, space), self.value("rows per expert", count, nbytes=4 * count)
+        params = {"experts": experts, "order": order, "counts": counts, "n": count}
+        self.columns("gather_experts", params, space, 1, 1, whole=[experts], writes=[order, counts], cost=8)
+        one = lambda source, w: self._routed(source, w, experts, order, count)
+        y = one(self.columnwise("swiglu", one(x, gate), one(x, up)), down)
+        out = self.value("experts' sum", y.cols)
+        params = {"x": y, "weights": weights, "out": out, "cols": y.cols, "top_k": experts.cols}
+        more = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
+        self.columns("sum_routed", params, PASS, y.cols, **more)
+        return out
+
+    def _routed(self, x: Value, w: Matrix, experts: Value, order: Value, count: int) -> Value:
+        """Each routed row by the matrix of its expert; x has the rows of the pass, or the routed ones."""
+        stack, n, cols = self._fits(x, w, 3)
+        packed = self._sources.matrix(w)
+        fmt = FORMATS[packed.format]
+        if stack != count:
+            raise ModelError(f"{w.name} has {stack} experts, expected {count}")
+        source, data = self.product_input(x, fmt)
+        out = self.value(w.name.removesuffix(".weight"), n, order.space)
+        params = {"w": packed.address, "w_step": packed.step, "cols": cols, **data, "out": out, "n": n}
+        params |= {"experts": experts, "order": order, "per_row": experts.cols if x.space == PASS else 1}
+        more = {"whole": [source, experts, order], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        self.columns(f"linear_routed.{packed.format}", params, order.space, n, UNIT, **more)
+        return out

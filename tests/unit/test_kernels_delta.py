@@ -1,0 +1,128 @@
+"""The gated delta rule: equal to its twin, whatever company a stream has and however its rows are cut into passes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fucina.cache import State
+from fucina.cache.parts import Kv, Recurrent
+from fucina.errors import ModelError
+from fucina.kernels import reference
+from tests.unit import one_op
+from tests.unit.kernel_inputs import ISAS, same_bits
+
+SHAPES = [(1, 1, 1), (3, 7, 5), (2, 16, 8), (2, 12, 20), (4, 33, 17)]  # heads, width of keys, width of values
+
+
+def rows(rng, m, shape):
+    """Inputs of m rows: q, k, v, decay, beta."""
+    heads, k_dim, v_dim = shape
+    q, k, v = (rng.standard_normal((m, heads * d)).astype(np.float32) for d in (k_dim, k_dim, v_dim))
+    decay, beta = -rng.random((m, heads)).astype(np.float32) * 3, rng.random((m, heads)).astype(np.float32)
+    return q, k / np.float32(k_dim**0.5), v, decay, beta
+
+
+def state_of(shape):
+    """A state with two recurrent parts; the second one is used."""
+    return State([Recurrent((3,)), Kv(1, 8, 8), Recurrent(shape)], 1000)
+
+
+def pass_over(states, counts, inputs, shape, isa=None, cut=1):
+    """One pass of counts[i] rows of states[i]; commits."""
+    for state, n in zip(states, counts):
+        state.begin(n)
+    op = lambda r, *x: r.delta_rule(2, *x, shape[0])
+    over = one_op.Pass(states, [s.len for s in states], counts)
+    out = one_op.run(op, *inputs, parts=states[0].parts, dtype="f16", over=over, isa=isa, cut=cut)
+    for state, n in zip(states, counts):
+        state.next_pass()
+        state.commit(n)
+    return out
+
+
+def twin(inputs, shape):
+    """Outputs of all rows of one stream, and the matrices after them."""
+    heads, k_dim, v_dim = shape
+    s, out = np.zeros(shape, np.float32), []
+    for q, k, v, decay, beta in zip(*inputs):
+        args = (q.reshape(heads, k_dim), k.reshape(heads, k_dim), v.reshape(heads, v_dim), decay, beta)
+        s, o = reference.delta_rule(s, *args)
+        out.append(o.reshape(-1))
+    return np.stack(out), s
+
+
+def matrices(state):
+    state.begin(0)
+    found = state.recurrent(2)[0].copy()
+    state.rollback()
+    return found
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equal_to_the_twin(shape, isa):
+    inputs = rows(np.random.default_rng(1), 20, shape)
+    want, s = twin(inputs, shape)
+    for cut in (1, 3):
+        state = state_of(shape)
+        assert same_bits(pass_over([state], [20], inputs, shape, isa, cut), want)
+        assert same_bits(matrices(state), s)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_close_to_plain_arithmetic(shape):
+    heads, k_dim, v_dim = shape
+    inputs = rows(np.random.default_rng(2), 30, shape)
+    q, k, v, decay, beta = (x.astype(np.float64).reshape(30, heads, -1) for x in inputs)
+    s, out = np.zeros(shape), []
+    for t in range(30):
+        s *= np.exp(decay[t])[:, :, None]
+        s += k[t][:, :, None] * (beta[t] * (v[t] - np.einsum("hk,hkv->hv", k[t], s)))[:, None, :]
+        out.append(np.einsum("hk,hkv->hv", q[t], s).reshape(-1))
+    assert np.allclose(twin(inputs, shape)[0], np.stack(out), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_company_and_any_cuts(data):
+    """Three streams in passes together, each against itself alone."""
+    shape = data.draw(st.sampled_from(SHAPES))
+    states, given_rows, got = [state_of(shape) for _ in range(3)], [[] for _ in range(3)], [[] for _ in range(3)]
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    for _ in range(data.draw(st.integers(1, 5))):
+        counts = data.draw(st.tuples(*[st.integers(0, 9)] * 3).filter(any))
+        active = [i for i in range(3) if counts[i]]
+        inputs = rows(rng, sum(counts), shape)
+        out = pass_over([states[i] for i in active], [counts[i] for i in active], inputs, shape)
+        at = 0
+        for i in active:
+            given_rows[i].append([x[at : at + counts[i]] for x in inputs])
+            got[i].append(out[at : at + counts[i]])
+            at += counts[i]
+    for i in range(3):
+        if got[i]:
+            want, s = twin([np.concatenate(x) for x in zip(*given_rows[i])], shape)
+            assert same_bits(np.concatenate(got[i]), want) and same_bits(matrices(states[i]), s)
+
+
+def test_the_committed_bank_is_not_written():
+    shape = (2, 12, 20)
+    state, inputs = state_of(shape), rows(np.random.default_rng(3), 6, shape)
+    pass_over([state], [6], inputs, shape)
+    before = matrices(state)
+    state.begin(6)
+    op = lambda r, *x: r.delta_rule(2, *x, 2)
+    over = one_op.Pass([state], [6], [6])
+    first, second = (one_op.run(op, *inputs, parts=state.parts, dtype="f16", over=over) for _ in range(2))
+    state.rollback()
+    assert same_bits(matrices(state), before) and same_bits(first, second)
+
+
+def test_mistakes_are_named():
+    inputs = rows(np.random.default_rng(0), 2, (2, 8, 8))
+    state = state_of((2, 8, 4))
+    with pytest.raises(ModelError, match=r"slot 2 keeps \(2, 8, 4\)"):
+        pass_over([state], [2], inputs, (2, 8, 8))
+    with pytest.raises(ModelError, match="slot 1 is not a part"):
+        one_op.run(lambda r, *x: r.delta_rule(1, *x, 2), *inputs, parts=state.parts)

@@ -1,0 +1,125 @@
+"""Weights of three dimensions: a matrix per head, routing to experts, and their feed-forward."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fucina.errors import ModelError
+from fucina.kernels import reference
+from tests.unit import one_op
+from tests.unit.kernel_inputs import FLOATS, ISAS, random_bits, rows, same_bits, stacked, weights
+from tests.unit.one_op import Array, Stack
+
+
+def stack(rng, fmt, count, n, cols):
+    """A packed weight, and the rows of each of its matrices."""
+    raw = weights(rng, fmt, count * n, cols) if fmt in FLOATS else random_bits(rng, fmt, count * n, cols)
+    return Stack(stacked(raw, fmt, count)), raw.reshape(count, n, -1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("fmt,heads,n,cols", [("q4_1", 3, 13, 64), ("f16", 5, 8, 21), ("q4_k", 2, 40, 256), ("q6_k", 2, 7, 256), ("q8_0", 1, 24, 32)])  # fmt: skip
+def test_a_matrix_per_head(fmt, heads, n, cols, isa):
+    rng = np.random.default_rng(n)
+    w, raw = stack(rng, fmt, heads, n, cols)
+    x = rows(rng, 7, heads * cols)
+    parts = [reference.linear(np.ascontiguousarray(x[:, h * cols : (h + 1) * cols]), raw[h], fmt) for h in range(heads)]
+    for cut in (1, 3):
+        got = one_op.run(lambda r, x: r.linear_heads(x, w, heads), x, isa=isa, cut=cut)
+        assert same_bits(got, np.concatenate(parts, 1))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("n,top_k", [(1, 1), (5, 5), (8, 2), (13, 4), (64, 8), (67, 3)])
+def test_route(n, top_k, isa):
+    rng = np.random.default_rng(n)
+    w, x = rng.standard_normal((n, 6)).astype(np.float32), rng.standard_normal((9, 6)).astype(np.float32)
+    x[0] = 0  # all experts equal: the first ones
+    if n > 4:
+        w[4] = w[1]  # two experts that tie in every row
+    x[1] *= 1000  # one expert takes all
+    raw = np.ascontiguousarray(w).view(np.uint8)
+    packed = Array(stacked(raw, "f32", 1))
+    experts, odds = one_op.run(lambda r, x: r.route(x, packed, top_k), x, isa=isa)
+    want, shares = reference.choose(reference.linear(x, raw, "f32"), top_k)
+    assert np.array_equal(experts.view(np.int32), want) and same_bits(odds, shares)
+    assert np.array_equal(want[0], np.arange(top_k))
+    scores = x[2:].astype(np.float64) @ w.T.astype(np.float64)
+    p = np.take_along_axis(np.exp(scores - scores.max(1, keepdims=True)), want[2:], 1)
+    assert np.allclose(shares[2:], p / p.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_route_of_numbers_that_are_not_finite_stays_inside():
+    """The experts of such a row are some experts: nothing else may be read."""
+    packed = Array(stacked(np.eye(5, 4, dtype=np.float32).view(np.uint8), "f32", 1))
+    x = np.array([[np.nan] * 4, [np.inf, 1, 2, -np.inf], [1, 2, 3, 4]], np.float32)
+    experts, _ = one_op.run(lambda r, x: r.route(x, packed, 3), x)
+    experts = experts.view(np.int32)
+    assert experts.min() >= 0 and experts.max() < 5 and experts[2].tolist() == [3, 2, 1]
+
+
+def feed_forward(x, experts, shares, gate, up, down, formats):
+    """As `ops.naive` computes it, with the arithmetic of the kernels."""
+    out = []
+    for row, chosen, share in zip(x, experts, shares):
+        product = lambda v, raw, fmt: reference.linear(v, raw, fmt)
+        results = []
+        for e in chosen:
+            h = reference.swiglu(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
+            results.append(product(h, down[e], formats[2])[0])
+        out.append(reference.weighted_sum(np.stack(results), share))
+    return np.stack(out)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("formats,dim,ffn", [(("f32", "f16", "bf16"), 19, 13), (("q4_1", "q8_0", "q5_0"), 64, 96), (("q4_k", "q4_k", "q6_k"), 256, 256)])  # fmt: skip
+def test_feed_forward_of_experts(formats, dim, ffn, isa):
+    rng = np.random.default_rng(dim)
+    count, top_k, m = 7, 3, 11
+    (gate, g), (up, u), (down, d) = (
+        (Stack(stacked(raw, fmt, count)), raw.reshape(count, n, -1))
+        for fmt, n, cols in zip(formats, (ffn, ffn, dim), (dim, dim, ffn))
+        for raw in [weights(rng, fmt, count * n, cols)]
+    )
+    x = rng.standard_normal((m, dim)).astype(np.float32)
+    router = rng.standard_normal((count, dim)).astype(np.float32).view(np.uint8)
+    experts, shares = reference.choose(reference.linear(x, router, "f32"), top_k)
+
+    def op(r, x):
+        return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), top_k), gate, up, down)
+
+    want = feed_forward(x, experts, shares, g, u, d, formats)
+    for cut in (1, 4):
+        assert same_bits(one_op.run(op, x, isa=isa, cut=cut), want)
+    alone = np.concatenate([one_op.run(op, x[i : i + 1], isa=isa) for i in range(m)])
+    assert same_bits(alone, want)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_routed_rows_are_gathered_by_expert(data):
+    """Any choice of experts, also the same one twice: each row gets its own."""
+    m, top_k, count = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
+    rng = np.random.default_rng(m)
+    chosen = rng.integers(0, count, (m, top_k)).astype(np.int32)
+    shares = rng.random((m, top_k)).astype(np.float32)
+    raws = [weights(rng, "f32", count * n, cols) for n, cols in ((5, 3), (5, 3), (3, 5))]
+    gate, up, down = (Stack(stacked(raw, "f32", count)) for raw in raws)
+    x = rng.standard_normal((m, 3)).astype(np.float32)
+    op = lambda r, x, experts, shares: r.moe_ffn(x, experts, shares, gate, up, down)
+    got = one_op.run(op, x, chosen.view(np.float32), shares)
+    want = feed_forward(x, chosen, shares, *(raw.reshape(count, -1, raw.shape[1]) for raw in raws), ["f32"] * 3)
+    assert same_bits(got, want)
+
+
+def test_mistakes_are_named():
+    rng = np.random.default_rng(0)
+    w, _ = stack(rng, "q4_1", 3, 8, 64)
+    x = np.zeros((2, 3 * 64), np.float32)
+    with pytest.raises(ModelError, match="expected 3 dimensions"):
+        one_op.run(lambda r, x: r.linear_heads(x, Array(stacked(weights(rng, "f32", 4, 64), "f32", 1)), 3), x)
+    with pytest.raises(ModelError, match="has 64 columns, its input 192 in 2 heads"):
+        one_op.run(lambda r, x: r.linear_heads(x, w, 2), x)
+    with pytest.raises(ModelError, match="1 to 4 experts, got 5"):
+        one_op.run(lambda r, x: r.route(x, Array(stacked(weights(rng, "f32", 4, 192), "f32", 1)), 5), x)
