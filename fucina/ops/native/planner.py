@@ -1,4 +1,4 @@
-"""The planner: from the rows of a pass to the chunks of every chain, compiled, a few microseconds a pass.
+"""The planner: from the rows of a pass to the chunks of every chain, compiled, a few microseconds per pass.
 
 A chunk is what one thread claims at a time.  Few and large chunks leave threads idle at the end of a step, many and
 small ones pay for claiming; so a column step gets a multiple of the thread count, about `target` nanoseconds each, and
@@ -15,7 +15,7 @@ from .atomics import load, store
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
 WINDOW = word("attention", "window")
 PER_THREAD = 8  # chunks of a chain, at most, per thread
-LONG_SPLIT = 4  # chunks of split attention are so many times as long: each streams one run of the cache
+LONG_SPLIT = 4  # chunks of split attention are this many times as long: each streams one run of the cache
 
 
 def make_plan(ctl, bank):
