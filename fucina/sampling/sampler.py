@@ -147,7 +147,8 @@ class Sampler:
 
         if not self._scratch:
             n = row.size
-            self._scratch = (np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64))
+            kinds = (np.int32, np.float32, np.int64, np.int64, None, np.int32, np.float32)
+            self._scratch = tuple(np.ones(n, np.int64) if kind is None else np.empty(n, kind) for kind in kinds)
         o = self.options
         u = self.rng.uniform()
         return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)
