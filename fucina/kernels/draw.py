@@ -25,6 +25,7 @@ from fucina.kernels.compile import cached_here
 from fucina.kernels.masses import (
     TAIL_TEMPERATURES,
     between,
+    count_above,
     gather,
     mass_above,
     mass_through,
@@ -33,9 +34,9 @@ from fucina.kernels.masses import (
 )
 from fucina.kernels.weighing import SHIFT
 
-NEAR = (4.0, 8.0, 12.0, 16.0)  # bounds of the candidates, in temperatures below the best logit; then all tokens
+NEAR = (4.0, 8.0, 10.0, 12.0, 16.0)  # bounds of the candidates, in temperatures below the best logit; then all tokens
 ALL = len(NEAR)
-TAIL = 1  # below candidates of this level, the others are a tail whose mass has bounds
+TAIL = 1  # tokens below the candidates of this level are a tail whose mass has bounds
 MANY = 12  # where one token in so many is a candidate, looking at all of them costs no more
 NOTHING = 28.43  # exp(-28.43) * 2**40 rounds to 0: tokens so many temperatures below the best have no weight
 SMALL = 64  # so few tokens are sorted directly
@@ -107,6 +108,8 @@ def _decide(
     vocab, best = logits.shape[0], np.float32(highest)
     whole_row = not 0 < top_k < vocab and (top_p < 1.0 or min_p == 0.0)  # the mass of all tokens is asked for
     level = (ALL if exact else TAIL) if whole_row else 0
+    if level == TAIL and top_p < 1.0 and count_above(logits, _below(highest, NEAR[TAIL] * temperature)) * MANY > vocab:
+        return np.int64(UNDECIDED)  # a flat row: the nucleus reaches beyond its candidates
     some, weights, mass, low = _candidates(logits, highest, temperature, level, ids, near, weight, whole)
 
     # kept: bounds of the mass of what may be drawn; equal once it is known; negative before
@@ -127,8 +130,11 @@ def _decide(
     if top_p < 1.0:
         needed = min(max(np.int64(math.ceil(top_p * np.float64(kept))), 1), kept)
         needed_most = min(max(np.int64(math.ceil(top_p * np.float64(kept_most))), 1), kept_most)
-        if needed_most > mass:
-            return np.int64(UNDECIDED)
+        while needed_most > mass:
+            level = _wider(level, some.shape[0], vocab)
+            if level == ALL:
+                return np.int64(UNDECIDED)
+            some, weights, mass, low = _candidates(logits, highest, temperature, level, ids, near, weight, whole)
         kept = mass_through(some, weights, _find(some, weights, low, best, needed - 1, members, order))
         if needed_most > kept:
             return np.int64(UNDECIDED)
@@ -142,8 +148,11 @@ def _decide(
         kept = kept_most = above if kept < 0 else min(kept, above)
     mark = min(np.int64(u * np.float64(kept)), kept - 1)
     mark_most = min(np.int64(u * np.float64(kept_most)), kept_most - 1)
-    if mark_most >= mass:
-        return np.int64(UNDECIDED)
+    while mark_most >= mass:
+        level = _wider(level, some.shape[0], vocab)
+        if level == ALL:
+            return np.int64(UNDECIDED)
+        some, weights, mass, low = _candidates(logits, highest, temperature, level, ids, near, weight, whole)
     token = _find(some, weights, low, best, mark, members, order)
     if mark_most > mark and mark_most >= mass_through(some, weights, token):
         return np.int64(UNDECIDED)

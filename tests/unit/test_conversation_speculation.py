@@ -16,10 +16,11 @@ from fucina.errors import (
     SpeculationDisabled,
     TokenOutOfRange,
 )
-from fucina.sampling import BanTokens, BiasTokens, Watermark, compose
+from fucina.sampling import BanTokens, BiasTokens, compose
 from fucina.speculative import CascadeOptions, Options, SpeculationIndex, SpeculativeDecoder, Stats
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
+from tests.processors import Partition
 
 EAGER = Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
 SAMPLED = {"temperature": 0.8, "top_k": 20, "repeat_penalty": 1.1, "presence_penalty": 0.2, "seed": 5}
@@ -136,7 +137,7 @@ def processor_of(kind, model):
     return {
         "none": None,
         "ban": BanTokens(range(60, 90)),
-        "several": compose(Watermark(6), BiasTokens(likely), BanTokens([7])),
+        "several": compose(Partition(6), BiasTokens(likely), BanTokens([7])),
     }[kind]
 
 

@@ -125,6 +125,7 @@ def test_loops_over_a_row(values, low, high):
     ids, near = np.empty(len(row), np.int32), np.empty(len(row), np.float32)
     n = masses.gather(row, low, high, ids, near)
     assert ids[:n].tolist() == inside.tolist() and near[:n].tolist() == row[inside].tolist()
+    assert masses.count_above(row, low) == (row > low).sum()
     weight = np.arange(1, len(row) + 1) * (1 << 40)
     assert masses.between(row, weight, low, high) == (len(inside), weight[inside].sum())
     assert masses.mass_above(weight, weight[len(row) // 2]) == weight[len(row) // 2 :].sum()
