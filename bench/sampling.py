@@ -42,7 +42,8 @@ def rows_of(model: fucina.Model) -> tuple[np.ndarray, list[int]]:
     rows, history = [], []
     for prompt in PROMPTS:
         ids = model.tokenizer.encode_prompt(prompt)
-        made = model.generate(ids, max_tokens=48, temperature=1.0, seed=1, ignore_eos=True).tokens
+        result: Any = model.generate(ids, max_tokens=48, temperature=1.0, seed=1, ignore_eos=True)
+        made = result.tokens
         logits = model.logits(ids + made)
         rows += [logits[len(ids) - 1], logits[len(ids) + 15], logits[-1]]
         history += ids + made
