@@ -118,8 +118,10 @@ class GgufFile:
     ------
     GgufOpenError
         The file, or a part of a split model, is missing or cannot be opened.
+    GgufIncomplete
+        The file ends too early, as after an interrupted download.
     GgufError
-        The file is not GGUF, is damaged or incomplete, or holds a tensor format that is not supported.
+        The file is not GGUF, is damaged, or holds a tensor format that is not supported.
 
     Notes
     -----
