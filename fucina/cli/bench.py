@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from pathlib import Path
 
 from ..errors import InvalidOption
-from . import common
+from . import common, text
 
 _SWITCHES = ("quick", "rows", "streams", "verify_cost", "alone")
 
@@ -71,13 +70,13 @@ def _duel(args: argparse.Namespace, threads: int) -> int:
         except PeerNotFound as error:
             if args.peer_python:
                 raise
-            print(f"measuring fucina alone: {error}", file=sys.stderr)
+            text.tell(f"measuring fucina alone: {error}")
 
     plan, windowed = speed.plan_for(path, args.quick, args.rounds, args.rows, args.streams)
-    record = speed.run(sides, plan, threads, windowed, say=_say)
+    record = speed.run(sides, plan, threads, windowed, say=text.tell)
     record = results.rounded({"stamp": results.stamp(_command(args, threads)), **record})
     if args.json:
-        common.print_json(record)
+        text.print_json(record)
     else:
         for title, table in tables.tables("speed", record):
             print((f"{title}\n" if title else "") + tables.text(table) + "\n")
@@ -99,7 +98,7 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
     try:
         name = verify_cost.public_name(args.model)
         contexts = contexts[:1] if args.quick else contexts
-        table = verify_cost.measured_table(model, name, _command(args, threads), rows, contexts, rounds, _say)
+        table = verify_cost.measured_table(model, name, _command(args, threads), rows, contexts, rounds, text.tell)
     finally:
         model.close()
     if args.write is not None:
@@ -108,15 +107,11 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         except OSError as error:
             raise InvalidOption(f"--write {args.write}: {error.strerror}") from None
     if args.json:
-        common.print_json(table.as_dict())
+        text.print_json(table.as_dict())
     else:
         print(tables.text(verify_cost.shown(table)))
         print("Passes of so many rows, in passes of one row: medians of the rounds.")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _command(args: argparse.Namespace, threads: int) -> str:
