@@ -16,6 +16,7 @@ from contextlib import suppress
 from .. import __version__
 from ..errors import FucinaError, InvalidOption, InvalidSamplerOption
 from . import text
+from .quick_start import quick_start
 
 COMMANDS = {
     "generate": "continue a text",
@@ -37,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     text.prepare_streams()
     try:
-        return _guarded(list(sys.argv[1:] if argv is None else argv))
+        if argv is not None:
+            return _guarded(list(argv))
+        with quick_start():
+            return _guarded(sys.argv[1:])
     finally:
         text.drop_output()
 
@@ -55,6 +59,8 @@ def _guarded(arguments: list[str]) -> int:
     except FucinaError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            text.tell("")  # after the ^C that the terminal shows
         return _fail("interrupted", 130)
     except BrokenPipeError:  # whoever read our output has had enough: nothing to say, nobody to say it to
         return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import defaults
 from ..errors import InvalidOption
+from .quick_start import started
 from .text import argument, tell
 
 if TYPE_CHECKING:
@@ -171,9 +172,11 @@ def load_model(args: argparse.Namespace) -> Model:
     """Load the model that the options name."""
     from ..loading import load
 
-    return load(
+    model = load(
         args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype
     )
+    started()
+    return model
 
 
 def sampling_options(args: argparse.Namespace, recommended: Recommended | None = None) -> dict[str, Any]:

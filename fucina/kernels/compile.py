@@ -32,7 +32,6 @@ from numba.extending import intrinsic
 
 from fucina.kernels import isa as isas
 from fucina.kernels.lang import I8, Emitter, Kernel, resolve
-from fucina.userdirs import cache_home, foreign_folder, named_folder
 
 VOID5 = types.void(*[types.int64] * 5)
 KEEP_DAYS = 60  # folders of other versions that were not used for so long are removed
@@ -176,9 +175,18 @@ def folder() -> Path:
 
 
 def _roots() -> list[Path]:
-    home = cache_home()
-    roots = [named_folder("FUCINA_CACHE_DIR"), foreign_folder("NUMBA_CACHE_DIR"), home and home / "fucina"]
-    return [root for root in roots if root is not None]
+    given = [Path(os.environ[v]) for v in ("FUCINA_CACHE_DIR", "NUMBA_CACHE_DIR") if os.environ.get(v)]
+    try:
+        home = Path.home()
+    except RuntimeError:  # no home at all
+        return given
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return [*given, base / "fucina"]
 
 
 def _usable(path: Path) -> bool:

@@ -61,17 +61,6 @@ def test_variables_of_others_are_obeyed_or_ignored(home, monkeypatch):
         assert cache_home() == home / "c"
 
 
-def test_kernels_are_kept_by_the_same_rule(home, monkeypatch):
-    from fucina.kernels import compile
-
-    monkeypatch.setenv("FUCINA_CACHE_DIR", "~/kernels")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "relative")
-    assert compile._roots()[0] == home / "kernels" and all(root.is_absolute() for root in compile._roots())
-    monkeypatch.setenv("FUCINA_CACHE_DIR", "kernels")
-    with pytest.raises(InvalidOption, match="FUCINA_CACHE_DIR is 'kernels'"):
-        compile._roots()
-
-
 @pytest.mark.parametrize(
     ("variable", "words"),
     [("FUCINA_HOME", ["fucina", "models"]), ("FUCINA_COURSE_STATE", ["course.platform", "progress"])],
