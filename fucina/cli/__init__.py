@@ -21,7 +21,7 @@ from .quick_start import quick_start
 COMMANDS = {
     "generate": "continue a text",
     "chat": "hold a conversation with a model",
-    "info": "say what is in a model file",
+    "info": "show what is in a model file",
     "tokenize": "turn a text into token ids, or ids into text",
     "models": "list known models, find or fetch one",
     "bench": "measure speed on this machine",

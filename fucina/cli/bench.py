@@ -15,22 +15,24 @@ _SWITCHES = ("quick", "rows", "streams", "verify_cost", "alone")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     common.add_model_name(parser)
-    parser.add_argument("--backend", choices=("native", "naive"), default="native", help="of fucina (native)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of every engine (the machine's cores)")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of every engine (5; 15 with --verify-cost)")
-    parser.add_argument("--quick", action="store_true", help="two short turns")
+    parser.add_argument(
+        "--backend", choices=("native", "naive"), default="native", help="fucina's interpreter (native)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of every engine (the machine's cores)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every engine (5; 15 with --verify-cost)")
+    parser.add_argument("--quick", action="store_true", help="two short rounds")
     group = parser.add_argument_group("instead of decode and prefill").add_mutually_exclusive_group()
     group.add_argument("--rows", action="store_true", help="what passes of 1 to 16 rows cost")
-    group.add_argument("--streams", action="store_true", help="several streams in lockstep")
+    group.add_argument("--streams", action="store_true", help="what several streams in lockstep cost")
     group.add_argument(
         "--verify-cost",
         action="store_true",
-        help="what speculation goes by: passes of 1 to 128 rows, behind 128 to 4096 tokens; fucina alone",
+        help="what speculation goes by: passes of 1 to 128 rows after 128 to 4096 tokens of context; fucina alone",
     )
     parser.add_argument(
         "--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat"
     )
-    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
+    parser.add_argument("--alone", action="store_true", help="measure fucina only, not llama.cpp beside it")
     parser.add_argument(
         "--peer-python",
         metavar="PATH",
@@ -80,7 +82,7 @@ def _duel(args: argparse.Namespace, threads: int) -> int:
     else:
         for title, table in tables.tables("speed", record):
             print((f"{title}\n" if title else "") + tables.text(table) + "\n")
-        print("Median of the turns (lowest-highest), and the share of the measured bandwidth.")
+        print("Median of the rounds (lowest-highest), and the share of the measured bandwidth.")
     return 0
 
 
@@ -110,7 +112,7 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         text.print_json(table.as_dict())
     else:
         print(tables.text(verify_cost.shown(table)))
-        print("Passes of so many rows, in passes of one row: medians of the rounds.")
+        print("Cost of a pass with that many rows, as a multiple of a pass with one row: medians of the rounds.")
     return 0
 
 

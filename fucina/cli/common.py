@@ -53,11 +53,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)"
     )
-    group.add_argument("--threads", type=int, metavar="N", help="of the native backend (the machine's cores)")
+    group.add_argument("--threads", type=int, metavar="N", help="threads of the native backend (the machine's cores)")
     group.add_argument(
-        "--context", type=int, metavar="N", help="positions that a conversation may have (what the model has)"
+        "--context",
+        type=int,
+        metavar="N",
+        help="most tokens of a text, prompt and reply together (what the model was trained with)",
     )
-    group.add_argument("--cache-dtype", choices=("f16", "f32"), help="of keys and values")
+    group.add_argument(
+        "--cache-dtype", choices=("f16", "f32"), help="number format of the cache (f16; f32 for a model in f32)"
+    )
 
 
 def add_sampling_options(
@@ -77,7 +82,9 @@ def add_sampling_options(
     add("--frequency-penalty", float, "F", defaults.FREQUENCY_PENALTY, "subtracted per occurrence")
     add("--presence-penalty", float, "F", defaults.PRESENCE_PENALTY, "subtracted once from seen tokens")
     add("--repeat-last-n", int, "N", defaults.REPEAT_LAST_N, "how many tokens the penalties look at")
-    group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the random draws (a random one, which is printed)"
+    )
     group.add_argument(
         "--stop",
         type=argument,
@@ -99,7 +106,7 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
     """Add speculation: the same tokens in less time, where text repeats itself."""
     group = parser.add_argument_group("speculation: the same tokens, in less time where text repeats itself")
     group.add_argument(
-        "--spec", action="store_true", help="draft tokens from the text so far, verify several in one pass"
+        "--spec", action="store_true", help="draft tokens from the text so far and verify several in one pass"
     )
     group.add_argument(
         "--spec-ref",
@@ -113,7 +120,7 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="costs of passes on this machine, from `fucina bench --verify-cost --write` (built in)",
     )
-    group.add_argument("--spec-stats", action="store_true", help="print on stderr what became of the drafts")
+    group.add_argument("--spec-stats", action="store_true", help="print on stderr how many drafts were accepted")
 
 
 def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:

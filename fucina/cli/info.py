@@ -111,7 +111,7 @@ def _readable(d: dict[str, Any]) -> str:
     ]
     lines += [(f"  {key}", _short(value)) for key, value in d["sizes"].items()]
     if d["cache_bytes_per_position"]:
-        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes a position (f16)"))
+        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position (f16)"))
     lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
     lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
     out = [text.columns(lines), ""]

@@ -1,4 +1,4 @@
-"""A quicker start of the `fucina` command: a second is mostly numba being imported.
+"""A quicker start of the `fucina` command, most of which is numba being imported.
 
 Only for the command, which is a process of its own: a library must not change how its host imports or collects.
 """
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# numba imports these where they are installed, to support programs that use them; the kernels do not, and cffi brings a
-# parser of C with it.  With both a start takes an eighth longer.
-UNUSED = ("cffi", "coverage")
+# numba imports these where they are installed, to support programs that use them.  The kernels do not, and cffi brings a
+# parser of C with it: with all of them a start takes a sixth longer.
+UNUSED = ("cffi", "coverage", "scipy", "yaml")
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def quick_start() -> Iterator[None]:
     """Inside, garbage is not collected until `started` is called, and modules that nothing here uses are not found."""
     hidden = [name for name in UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] -- None: as if it were not installed
-    gc.disable()  # imports make many objects and no garbage: collecting takes another eighth
+    gc.disable()  # imports make many objects and little garbage: collecting takes another eighth
     try:
         yield
     finally:

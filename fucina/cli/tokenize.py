@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line a token, or the decoded text."""
+    """Print one line per token, or the decoded text."""
     from .. import hub
     from ..gguf import GgufFile
     from ..tokenizers import load_tokenizer

@@ -573,7 +573,7 @@ def test_a_full_disk_is_one_line(path, command, unbuffered):
             cwd=ROOT, stdout=full, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             timeout=60, text=True,
         )  # fmt: skip
-    if unbuffered and command.startswith("-") or command.endswith("--help"):
+    if (unbuffered and command.startswith("-")) or command.endswith("--help"):
         assert "Traceback" not in done.stderr  # argparse itself ignores that
         return
     assert done.returncode == 1

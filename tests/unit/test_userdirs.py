@@ -66,9 +66,8 @@ def test_variables_of_others_are_obeyed_or_ignored(home, monkeypatch):
     [("FUCINA_HOME", ["fucina", "models"]), ("FUCINA_COURSE_STATE", ["course.platform", "progress"])],
 )
 def test_a_command_says_it_in_one_line(tmp_path, variable, words):
-    code = "import sys; from {0} import main; sys.exit(main(sys.argv[1:]))".format(
-        "fucina.cli" if words[0] == "fucina" else words[0]
-    )
+    module = "fucina.cli" if words[0] == "fucina" else words[0]
+    code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, *words[1:]],
         env={**os.environ, variable: "relative", "PYTHONPATH": str(ROOT)},
