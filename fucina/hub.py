@@ -164,8 +164,9 @@ def _complete(entry: Entry) -> Path | None:
 
 def _parts(entry: Entry) -> list[Path]:
     """The package's files of this model in order; empty if any is missing."""
-    parts = [_in_package(package, inside) for package, inside in entry.parts]
-    return [] if None in parts else parts
+    found = [_in_package(package, inside) for package, inside in entry.parts]
+    parts = [path for path in found if path is not None]
+    return parts if len(parts) == len(found) else []
 
 
 def _installed(entry: Entry) -> Path | None:

@@ -99,8 +99,8 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         model = load(args.model, backend=args.backend, threads=threads, context=max(contexts) + max(rows))
     try:
         name = verify_cost.public_name(args.model)
-        contexts = contexts[:1] if args.quick else contexts
-        table = verify_cost.measured_table(model, name, _command(args, threads), rows, contexts, rounds, text.tell)
+        measured = contexts[:1] if args.quick else contexts
+        table = verify_cost.measured_table(model, name, _command(args, threads), rows, measured, rounds, text.tell)
     finally:
         model.close()
     if args.write is not None:

@@ -204,7 +204,7 @@ def sampling_options(args: argparse.Namespace, recommended: Recommended | None =
         used = {name: value for name, value in recommended.options.items() if name not in given}
     options = {**used, **given}
     notice = []
-    if used:
+    if recommended is not None and used:
         settings = ", ".join(f"{name} {'all' if value >= ALL_TOKENS else f'{value:g}'}" for name, value in used.items())
         notice.append(f"sampling: {settings} (recommended {recommended.source})")
     if args.seed is None and options.get("temperature", 0) > 0:

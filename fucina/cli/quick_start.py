@@ -19,7 +19,8 @@ UNUSED = ("cffi", "coverage", "scipy", "yaml")
 def quick_start() -> Iterator[None]:
     """Inside, garbage is not collected until `started` is called, and modules that nothing here uses are not found."""
     hidden = [name for name in UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] -- None: as if it were not installed
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
     gc.disable()  # imports make many objects and little garbage: collecting takes another eighth
     try:
         yield

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE, errno.EINVAL}
 
@@ -127,7 +127,7 @@ def read_lines() -> Iterator[str]:
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
+def columns(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
     """Return rows as aligned columns; those whose numbers are in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -9,7 +9,7 @@ float, and a boolean is not an integer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from fucina.gguf.mapping import shown
 from fucina.gguf.types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
 from fucina.gguf.values import Entry
 
-_int, _float, _str, _bool = int, float, str, bool  # the getters below shadow these names inside the class
+# The getters below shadow these names inside the class.
+_int: TypeAlias = int
+_float: TypeAlias = float
+_str: TypeAlias = str
+_bool: TypeAlias = bool
 _REQUIRED: Any = object()
 
 

@@ -173,7 +173,7 @@ class GgufFile:
     def _map(self, path: Path) -> tuple[Header, Metadata]:
         file = MappedFile(path)
         self._files.append(file)
-        with memoryview(file.bytes) as view:
+        with memoryview(file.bytes.data) as view:
             header = parse_header(view, str(path))
         return header, Metadata(header.entries, str(path))
 

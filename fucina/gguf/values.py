@@ -64,7 +64,7 @@ class Entry:
 
     def describe(self) -> str:
         """What a message says was found: `u32 32`, `string 'llama'`, `array of 3 i32`."""
-        if self.type == ValueType.ARRAY:
+        if self.item is not None:
             return f"array of {len(self.value)} {self.item.label}"
         if self.type == ValueType.STRING:
             return f"string {shown(self.value[:80], 60)}"
