@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from course.parser import load_chapter
 from course.source import ROOT, ChapterSource, ExerciseSource
+from fucina.userdirs import named_folder
 
 
 class UnknownExercise(Exception):
@@ -34,7 +34,7 @@ class Course:
     @property
     def state(self) -> Path:
         """Progress and backups: `.fucina/course`, outside git, or the folder that FUCINA_COURSE_STATE names."""
-        return Path(os.environ.get("FUCINA_COURSE_STATE") or self.root / ".fucina" / "course")
+        return named_folder("FUCINA_COURSE_STATE") or self.root / ".fucina" / "course"
 
     def chapters(self) -> list[ChapterSource]:
         """Every chapter that has exercises, in order."""

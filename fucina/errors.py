@@ -20,6 +20,10 @@ class BlockFormatError(GgufError):
     """Rows do not fit a tensor format: unknown or unsupported format, wrong dtype or width, values it cannot hold."""
 
 
+class GgufIncomplete(GgufError):
+    """A file ends before its header or its tensors do, as after an interrupted download; the message names both sizes."""
+
+
 class GgufOpenError(GgufError, OSError):
     """A path cannot be opened as a GGUF at all: missing, a folder, not a regular file, not permitted, a part missing."""
 
