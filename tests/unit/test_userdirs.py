@@ -76,3 +76,15 @@ def test_a_command_says_it_in_one_line(tmp_path, variable, words):
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f"{variable} is 'relative'" in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_kernels_are_kept_by_the_same_rule(home, monkeypatch):
+    from fucina.kernels import cache_folder
+
+    monkeypatch.setenv("FUCINA_CACHE_DIR", "~/kernels")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "relative")
+    roots = cache_folder._roots()
+    assert roots[0] == home / "kernels" and all(root.is_absolute() for root in roots)
+    monkeypatch.setenv("FUCINA_CACHE_DIR", "kernels")
+    with pytest.raises(InvalidOption, match="FUCINA_CACHE_DIR is 'kernels'"):
+        cache_folder._roots()
