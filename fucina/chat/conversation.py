@@ -22,7 +22,6 @@ from ..generation import stop_texts
 from ..sampling import LogitProcessor, Sampler, SamplerOptions
 from .formats import ChatFormat
 from .messages import Message, check_messages
-from .shield import with_bos
 from .state import ConversationState, WarmState, check_ids, rendered_ids
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream, Turn, Write
@@ -162,7 +161,7 @@ class Conversation(ConversationState):
         """
         self._end_turn()
         ids = rendered_ids(self.model, rendered)
-        return self._answer(self._append(ids if self.history else with_bos(self.model.tokenizer, ids)), stream)
+        return self._answer(self._append(ids if self.history else self.model.tokenizer.with_bos(ids)), stream)
 
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
@@ -178,7 +177,7 @@ class Conversation(ConversationState):
 
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
-        return self.send_tokens_reuse(with_bos(self.model.tokenizer, rendered_ids(self.model, rendered)), stream)
+        return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.

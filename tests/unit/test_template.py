@@ -347,7 +347,7 @@ GREEDY = [
 @pytest.mark.parametrize("source", GREEDY)
 def test_template_that_would_take_gigabytes(source, monkeypatch):
     if "i == 40" in source:
-        monkeypatch.setattr("fucina.chat.allowance.MAX_MADE", 1 << 20)  # counting up to the real one takes seconds
+        monkeypatch.setattr("fucina.chat.budget.MAX_MADE", 1 << 20)  # counting up to the real one takes seconds
     tracemalloc.start()
     try:
         with pytest.raises(ChatTemplateError, match="refuses these messages: SecurityError"):
