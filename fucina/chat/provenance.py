@@ -126,12 +126,15 @@ class Text(str):
 
     def replace(self, old: str, new: str, count: Any = -1) -> str:  # type: ignore[override]
         text = str.replace(self, old, new, count)
-        if not old:
-            return text
-        kept, start = [], 0
-        for piece in str.split(self, old, count):
-            kept.append(self._origins[start : start + len(piece)])
-            start += len(piece) + len(old)
+        mine, size = self._origins, len(self)
+        if old:
+            kept, start = [], 0
+            for piece in str.split(self, old, count):
+                kept.append(mine[start : start + len(piece)])
+                start += len(piece) + len(old)
+        else:  # `new` goes before each of the first characters, and after the last one
+            times = size + 1 if count < 0 else min(count, size + 1)
+            kept = [b"", *(mine[i : i + 1] for i in range(times - 1)), mine[times - 1 :]] if times else [mine]
         return _text(text, origins(new).join(kept))
 
     def __mod__(self, values: Any) -> str:
@@ -171,11 +174,9 @@ class Text(str):
 
 
 def _text(text: str, origins: bytes) -> str:
-    """Return `text` with the origins of its characters, a plain str if all are foreign."""
-    if origins.count(FOREIGN) == len(origins):
+    """Return `text` with the origins of its characters; a plain str if all are foreign, or there are not as many."""
+    if origins.count(FOREIGN) == len(origins) or len(text) != len(origins):
         return text
-    if len(text) != len(origins):
-        raise AssertionError(f"{len(origins)} origins for {len(text)} characters")
     made = str.__new__(Text, text)
     made._origins = bytes(origins)
     return made

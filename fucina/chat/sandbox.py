@@ -18,16 +18,15 @@ from types import BuiltinMethodType, MethodType
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.filters import do_indent
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
-from jinja2.visitor import NodeTransformer
 
 from .budget import CURRENT, ITEM, Budget, current, shallow, widths
 from .provenance import FOREIGN, Text, joined, origins, own, respelled, traced
+from .rewriting import Generation, Rewriting
 
 MAX_SOURCE = 1 << 19  # characters of a template
 MAX_RANGE = 100_000  # numbers of a `range`
@@ -47,14 +46,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[loopcontrols, _Generation],
+            extensions=[loopcontrols, Generation],
             optimized=False,
             finalize=_shown,
         )
         own_filters = {
             "tojson": _tojson,
             "indent": _indent,
-            "safe": _same,
             "_made": _same,
             "_walk": _walk,
             "_concat": _concat,
@@ -65,7 +63,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals = {name: value for name, value in functions.items() if name not in DROPPED}
 
     def _generate(self, source, name, filename, defer_init=False):
-        return super()._generate(_Rewriting(self).visit(source), name, filename, defer_init)
+        return super()._generate(Rewriting(self).visit(source), name, filename, defer_init)
 
     def is_safe_attribute(self, obj, attr, value):
         return attr not in REFUSED and super().is_safe_attribute(obj, attr, value)
@@ -133,62 +131,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return joined(parts)
 
 
-class _Rewriting(NodeTransformer):
-    """Makes the strings in a template its own, and puts charges on loops, sums, slices and what is written as a list."""
-
-    def __init__(self, environment: jinja2.Environment) -> None:
-        self._environment, self._names = environment, {}
-
-    def _filter(self, name: str, node: nodes.Expr, *arguments: int) -> nodes.Expr:
-        constants: list[nodes.Expr] = [nodes.Const(a, lineno=node.lineno) for a in arguments]
-        charge = nodes.Filter(node, name, constants, [], None, None, lineno=node.lineno)
-        return charge.set_environment(self._environment)
-
-    def _own(self, node, text: str):
-        name = self._names.setdefault(text, f"own_text_{len(self._names)}")
-        setattr(self._environment, name, own(text))
-        return nodes.EnvironmentAttribute(name, lineno=node.lineno)
-
-    def visit_TemplateData(self, node):
-        return self._own(node, node.data)
-
-    def visit_Const(self, node):
-        return self._own(node, node.value) if isinstance(node.value, str) else node
-
-    def _made(self, node):
-        node = self.generic_visit(node)
-        return node if getattr(node, "ctx", "load") != "load" else self._filter("_made", node)
-
-    visit_List = visit_Dict = visit_Tuple = _made
-
-    def visit_Add(self, node):
-        whole, parts = node, []
-        while isinstance(node.left, nodes.Add):  # a + b + c: a + b is dropped at once, only the whole is charged
-            parts.append(node)
-            node = node.left
-        parts.append(node)
-        node.left = self.visit(node.left)
-        for part in parts:
-            part.right = self.visit(part.right)
-        return self._filter("_made", whole)
-
-    def visit_Getitem(self, node):
-        if isinstance(node.arg, nodes.Const):  # a key: where it comes from does not matter
-            node.node = self.visit(node.node)
-            return node
-        return self._made(node) if isinstance(node.arg, nodes.Slice) else self.generic_visit(node)
-
-    def visit_Concat(self, node):
-        node = self.generic_visit(node)
-        return self._filter("_concat", nodes.List(node.nodes, lineno=node.lineno))
-
-    def visit_For(self, node):
-        pieces = len(list(node.find_all(nodes.Output)))  # that a turn may add to a captured text
-        node = self.generic_visit(node)
-        node.iter = self._filter("_walk", node.iter, ITEM + 2 * pieces)
-        return node
-
-
 class _Formatter(SandboxedFormatter):
     """`str.format` that charges each field before it goes into the text, and keeps where its parts come from."""
 
@@ -241,16 +183,6 @@ def _charged(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         return budget.made(result)
 
     return charged
-
-
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`: marks assistant text for training; here its body is plain output."""
-
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
 
 def _shown(value: Any) -> Any:
