@@ -1,5 +1,6 @@
 """Chat templates: exact renders of a real model's, forged turns, refused messages, runaway templates."""
 
+import time
 import tracemalloc
 from datetime import datetime
 
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 import fucina
 from fucina.chat import ChatTemplate
 from fucina.chat.messages import check_messages
-from fucina.errors import ChatTemplateError
+from fucina.errors import ChatTemplateError, EmptyMessages, TrailingAssistantMessage
 from fucina.gguf import GgufFile
 from fucina.tokenizers import load_tokenizer
+from tests import plain_jinja
 from tests.chat_model import CHATML, write_chat_model
 from tests.models import need_smollm2
 
@@ -44,7 +46,6 @@ def tiny(tmp_path_factory):
 # --- the real template ------------------------------------------------------------------------------------------
 
 RENDERS = [
-    ([], OPENER, 4),
     ([{"role": "system", "content": "X"}], "<|im_start|>system\nX<|im_end|>\n" + OPENER, 10),
     ([user("hi")], SYSTEM + "<|im_start|>user\nhi<|im_end|>\n" + OPENER, 31),
     ([user("")], SYSTEM + "<|im_start|>user\n<|im_end|>\n" + OPENER, 30),
@@ -106,8 +107,9 @@ TEXTS = st.lists(PIECES, max_size=8).map("".join)
 def test_markers_come_from_the_template_alone(tiny, texts):
     template = ChatTemplate(CHATML)
     messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
+    messages.append(user("end"))
     ids = template.encode(tiny, messages)
-    assert ids.count(256) == len(texts) + 1 and ids.count(257) == len(texts)
+    assert ids.count(256) == len(messages) + 1 and ids.count(257) == len(messages)
     assert tiny.decode(ids) == template.render(messages)
 
 
@@ -130,7 +132,7 @@ def test_a_marker_half_from_the_message_half_from_the_template_is_text(tiny, sou
 
 
 def test_template_may_trim_and_test_message_text(tiny):
-    """The shield does not show: trimming, splitting and comparing work on text that has no marker."""
+    """Trimming, splitting and comparing work on the plain text."""
     source = (
         "{% if messages[0]['content'] == '  <think>x</think> y ' %}<|im_start|>{{ messages[0]['content'].split('</think>')[-1]"
         " | trim }}<|im_end|>{% endif %}"
@@ -138,10 +140,254 @@ def test_template_may_trim_and_test_message_text(tiny):
     assert ChatTemplate(source).encode(tiny, [user("  <think>x</think> y ")]) == [256, *tiny.encode("y"), 257]
 
 
+@pytest.mark.parametrize(
+    "expression, content",
+    [
+        ("c.replace('/think', '')", "<|im_/thinkend|>"),
+        ("c | replace('/think', '')", "<|im_/thinkend|>"),
+        ("c.replace('-', '|')", "<-im_end->"),
+        ("c | replace('&lt;', '<')", "&lt;|im_end|>"),
+        ("c | lower", "<|IM_END|>"),
+        ("c.lower()", "<|Im_End|>"),
+        ("c.casefold()", "<|IM_END|>"),
+        ("c | trim", " <|im_end|> "),
+        ("c.strip('x')", "x<|im_end|>x"),
+        ("c | reverse", ">|dne_mi|<"),
+        ("c[::-1]", ">|dne_mi|<"),
+        ("c[1:-1]", "a<|im_end|>b"),
+        ("c.split(',') | join", "<|im_,end|>"),
+        ("''.join(c.split(','))", "<|im_,end|>"),
+        ("c.split(',')[0] + c.split(',')[1]", "<|im_,end|>"),
+        ("c.split(',')[0] ~ c.split(',')[1]", "<|im_,end|>"),
+        ("'%s%s' % (c[:5], c[5:])", "<|im_end|>"),
+        ("'{}{}'.format(c[:5], c[5:])", "<|im_end|>"),
+        ("'<|{}|>'.format(c)", "im_end"),
+        ("'<|%s|>' % c", "im_end"),
+        ("'<|' ~ c ~ '|>'", "im_end"),
+        ("'<|im_' + c", "end|>"),
+        ("c.join(['<|im_', 'end|>'])", ""),
+        ("c.removeprefix('x').removesuffix('y')", "x<|im_end|>y"),
+        ("c.partition(',')[2]", ",<|im_end|>"),
+        ("c | map('lower') | join", "<|IM_END|>"),
+        ("c | list | join", "<|im_end|>"),
+        ("c | string", "<|im_end|>"),
+        ("[c] | first", "<|im_end|>"),
+        ("c | upper | lower", "<|im_end|>"),
+        ("c | indent", "<|im_end|>"),
+        ("c | tojson", "<|im_end|>"),
+        ("[c] | string", "<|im_end|>"),
+        ("c | safe", "<|im_end|>"),
+        ("c | default('x')", "<|im_end|>"),
+        ("dict(a=c).a", "<|im_end|>"),
+        ("(c, '<|im_end|>') | unique | first", "<|im_end|>"),
+        ("raise_exception is defined and c", "<|im_end|>"),
+    ],
+)
+def test_what_a_template_does_to_a_message_makes_no_marker(tiny, expression, content):
+    source = "{% set c = messages[0].content %}{{ " + expression + " }}"
+    ids = ChatTemplate(source).encode(tiny, [user(content)])
+    text = plain_jinja.render(source, [user(content)])
+    if content:  # an empty one is between two texts of the template, which then spells the marker itself
+        assert not {256, 257} & set(ids)
+    assert tiny.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set c = messages[0].content %}{% set x %}{{ c }}{% endset %}{{ x }}",
+        "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(messages[0].content) }}",
+        "{% filter trim %} {{ messages[0].content }} {% endfilter %}",
+        "{% set ns = namespace(t='') %}{% set ns.t = ns.t + messages[0].content %}{{ ns.t }}",
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{{ messages[0].content }}{% endcall %}",
+        "{% for c in messages[0].content %}{{ c }}{% endfor %}",
+        "{% for k, v in messages[0].items() %}{{ v }}{% endfor %}",
+    ],
+)
+def test_nor_do_variables_macros_and_loops(tiny, source):
+    assert not {256, 257} & set(ChatTemplate(source).encode(tiny, [user("<|im_end|>")]))
+
+
+class Shown:
+    """A value that is no str, and prints a marker."""
+
+    def __str__(self):
+        return "<|im_end|>"
+
+
+def test_markers_in_variables_are_text(tiny):
+    source = "{% for d in documents %}{{ d.text }}{% endfor %}{{ extra }}{{ extra ~ name }}<|im_start|>"
+    variables = {"documents": [{"text": "<|im_end|>"}], "extra": Shown(), "name": "<|im_end|>"}
+    ids = ChatTemplate(source).encode(tiny, [user("x")], **variables)
+    assert ids == [*tiny.encode("<|im_end|>" * 4, special=False), 256]
+    with pytest.raises(ChatTemplateError, match="name holds an unpaired surrogate"):
+        ChatTemplate(source).encode(tiny, [user("x")], name="\ud800")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set im_end = '<|im_end|>' %}{{ im_end }}",
+        "{{ '<|' + 'im_end' + '|>' }}",
+        "{{ '<|' ~ 'im_' ~ 'end|>' }}",
+        "{{ '<|%s|>' % 'im_end' }}{# a format of the template's own words #}",
+        "{{ '<|%s|>' | format('im_end') }}",
+        "{{ '<|{}|>'.format('im_end') }}",
+        "{{ ['<|im_', 'end|>'] | join }}{{ '' }}",
+        "{{ 'im_'.join(['<|', 'end|>']) }}",
+        "{% set ns = namespace(e='<|im_end|>') %}{{ ns.e }}",
+        "{% macro m(e='<|im_end|>') %}{{ e }}{% endmacro %}{{ m() }}",
+        "{% macro m() %}<|im_end|>{% endmacro %}{{ m() | trim }}",
+        "{% set x %}<|im_{% endset %}{{ x }}end|>",
+        "{{ '<|im_end|>' if messages else '' }}",
+        "{{ {'user': '<|im_end|>'}[messages[0].role] }}",
+        "{{ '<|IM_END|>' | lower }}",
+        "{{ 'x<|im_end|>'[1:] }}",
+        "{{ 'a,<|im_end|>'.split(',') | last }}",
+        "{{ '<|X_end|>'.replace('X', 'im') }}",
+        "{{ messages[0].content.replace('hi', '<|im_end|>') }}",
+        "{{ eos_token }}",
+        "{{ eos_token | trim }}",
+        "{% generation %}<|im_end|>{% endgeneration %}",
+        "{% filter lower %}<|IM_END|>{% endfilter %}",
+        "{{ '<|' + messages[1].role + '|>' }}{{ '<|im_end|>' }}",
+        "{% for e in ['<|im_end|>'] %}{{ e }}{% endfor %}",
+        "{{ messages[7] | default('<|im_end|>') }}",
+        "{% set content = messages[0].content %}{% set content = '<|im_end|>' + content | trim %}{{ content }}",
+        "{{ '<|im_end|>' | indent(4, true) }}",
+        "{{ cycler('<|im_end|>').next() }}",
+        "{{ '<|Im_End|>' | title | lower }}",
+    ],
+)
+def test_markers_of_the_template_are_tokens(tiny, source):
+    """However the template writes them: the ids are those of the text that plain Jinja makes."""
+    messages = [user("hi"), {"role": "system", "content": ""}, user("")]
+    text = plain_jinja.render(source, messages, eos_token="<|im_end|>")
+    ids = ChatTemplate(source, eos="<|im_end|>").encode(tiny, messages)
+    assert ids.count(257) == 1 and ids == tiny.encode(text)
+
+
+def test_templates_see_plain_text(tiny):
+    content = "a<|im_end|>b</think>"
+    source = (
+        "{% set c = messages[0].content %}{{ c.split('<|im_end|>') | last }} {{ c | length }} {{ '<|im_end|>' in c }} "
+        "{{ c.startswith('a<|im') }} {{ c.index('>') }} {{ c | tojson(ensure_ascii=True) }} {{ c == 'a<|im_end|>b</think>' }}"
+    )
+    text = "b</think> 20 True True 10 " + '"a<|im_end|>b</think>" True'
+    assert ChatTemplate(source).render([user(content)]) == text
+    ids = ChatTemplate(source).encode(tiny, [user(content)])
+    assert tiny.decode(ids) == text and not {256, 257} & set(ids)
+
+
+# --- real shapes ------------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "splits reasoning off": "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' }}{% if '</think>' in m.content %}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}",
+    "drops a switch": "{% set s = messages[0].content.replace('/no_think', '').replace('/think', '').rstrip() %}"
+    "{{ '<|im_start|>system\n' + s + '<|im_end|>\n' }}",
+    "collects content": "{% for m in messages %}{% set content = '<|im_start|>' + m.role + '\n\n' + m.content | trim + "
+    "'<|im_end|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}",
+    "has macros": "{% macro turn(role, text) %}{{ '<|im_start|>' + role }}\n{{ text }}<|im_end|>{% endmacro %}"
+    "{% for m in messages %}{{ turn(m.role, m.content) }}{% endfor %}",
+    "joins lines": "{% set ns = namespace(lines=[]) %}{% for m in messages %}{% set ns.lines = ns.lines + ['<|im_start|>' + m.content] %}"
+    "{% endfor %}{{ ns.lines | join('<|im_end|>\n') }}",
+    "lists tools": "<|im_start|>{% if tools %}{% for t in tools %}{{ t | tojson(indent=2) | indent(4) }}{% endfor %}{% endif %}"
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{{ m.content[:5] }}{{ '%-5s|' % m.role }}{% endfor %}<|im_end|>{{ strftime_now('%d %b %Y') }}",
+}
+
+
+@pytest.mark.parametrize("source", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("content", ["hi", "", " \n x /think ", "<think>a</think>b", "é\u2028", "<|im_end|>"])
+def test_shapes_of_real_templates(tiny, source, content):
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "ü"}}}
+    calls = {"role": "assistant", "content": "", "tool_calls": [call]}
+    messages = [user(content), {"role": "assistant", "content": content}, calls, user("y")]
+    tools = [{"name": "f", "description": "<b>"}]
+    text = plain_jinja.render(source, messages, tools=tools, bos_token="<s>")
+    template = ChatTemplate(source, bos="<s>")
+    assert template.render(messages, tools=tools, now=plain_jinja.NOW) == text
+    ids = template.encode(tiny, messages, tools=tools, now=plain_jinja.NOW)
+    assert tiny.decode(ids) == text
+    if content != "<|im_end|>":
+        assert ids == tiny.encode(text)
+    else:
+        harmless = [{**m, "content": "x" if m["content"] == content else m["content"]} for m in messages]
+        count = [t for t in template.encode(tiny, harmless, tools=tools) if t >= 256]
+        assert [t for t in ids if t >= 256] == count
+
+
+# --- where a conversation ends ----------------------------------------------------------------------------------
+
+
+def reply(content):
+    return {"role": "assistant", "content": content}
+
+
+def test_an_empty_conversation_is_refused(tiny):
+    with pytest.raises(EmptyMessages):
+        ChatTemplate(CHATML).encode(tiny, [])
+    with pytest.raises(EmptyMessages):
+        ChatTemplate(CHATML).render([reply("")])
+
+
+def test_a_last_message_of_the_assistant_is_continued(tiny):
+    template = ChatTemplate(CHATML)
+    asked = template.render([user("hi")])
+    assert template.render([user("hi"), reply("Sure: <|im_end|>")]) == asked + "Sure: <|im_end|>"
+    ids = template.encode(tiny, [user("hi"), reply("Sure: <|im_end|>")])
+    assert ids == template.encode(tiny, [user("hi")]) + tiny.encode("Sure: <|im_end|>", special=False)
+    assert template.render([user("hi"), reply(" ")]) == asked  # nothing has been said yet
+    closed = template.render([user("hi"), reply("Sure")], add_generation_prompt=False)
+    assert closed == asked + "Sure<|im_end|>\n"
+    trimming = ChatTemplate(CHATML.replace("message['content'] +", "(message['content'] | trim | upper) +"))
+    assert trimming.render([user("hi"), reply(" sure ")]) == asked.replace("hi", "HI") + "SURE"
+
+
+def test_a_last_message_that_cannot_be_continued(tiny):
+    call = {"name": "f", "arguments": {}}
+    with pytest.raises(TrailingAssistantMessage, match="tool calls"):
+        ChatTemplate(CHATML).render([user("hi"), {**reply(""), "tool_calls": [call]}])
+    with pytest.raises(ChatTemplateError, match="does not write the last message"):
+        ChatTemplate("{{ messages[0].content }}").render([user("hi"), reply("x")])
+
+
+# --- tool calls -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{"a": 1, "b": "é"}, '{"a": 1, "b": "é"}', ' {"a":1,"b":"\\u00e9"}'])
+@pytest.mark.parametrize("nested", [True, False])
+def test_tool_calls_have_one_shape(arguments, nested):
+    call = {"name": "f", "arguments": arguments}
+    message = {**reply(None), "tool_calls": [{"id": "1", "type": "function", "function": call} if nested else call]}
+    for source, text in (
+        ("{{ messages[0].tool_calls[0].function.arguments | tojson }}", '{"a": 1, "b": "é"}'),
+        (
+            "{% for k, v in messages[0].tool_calls[0].function.arguments.items() %}{{ k }}={{ v }} {% endfor %}",
+            "a=1 b=é ",
+        ),
+        ("{{ 'f' + messages[0].tool_calls[0]['function']['arguments'] }}", 'f{"a": 1, "b": "é"}'),  # wants JSON text
+        ("{{ messages[0].tool_calls[0].type }} {{ messages[0].tool_calls[0].function.name }}", "function f"),
+    ):
+        assert ChatTemplate(source).render([message, user("x")]) == text
+
+
+@pytest.mark.parametrize("arguments", [None, "", {}, "{}"])
+def test_a_tool_call_without_arguments(arguments):
+    message = {**reply(None), "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    assert check_messages([message])[0]["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_no_tool_calls_are_no_key():
+    for calls in (None, []):
+        assert "tool_calls" not in check_messages([{**reply("x"), "tool_calls": calls}])[0]
+
+
 def test_markers_in_tools_and_tool_calls_are_text(tiny):
     source = "{{ tools | tojson }}{{ messages[0].tool_calls | tojson }}<|im_end|>"
     call = {"type": "function", "function": {"name": "f", "arguments": {"<|im_end|>": "<|im_start|>"}}}
-    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}, user("")]
     tools = [{"name": "f", "description": "say <|im_end|>"}]
     ids = ChatTemplate(source).encode(tiny, messages, tools=tools)
     assert ids.count(257) == 1 and ids[-1] == 257 and 256 not in ids
@@ -149,27 +395,17 @@ def test_markers_in_tools_and_tool_calls_are_text(tiny):
 
 
 def test_noncharacters_in_messages(tiny):
-    text = "".join(chr(c) for c in range(0xFDD0, 0xFDEF)) + "<|im_end|>"
+    text = "".join(chr(c) for c in range(0xFDD0, 0xFDF0)) + "<|im_end|>"
     assert tiny.decode(ChatTemplate(CHATML).encode(tiny, [user(text)])).count(text) == 1
-    with pytest.raises(ChatTemplateError, match="noncharacters"):
-        ChatTemplate(CHATML).encode(tiny, [user(text + "\ufdef")])
 
 
-class WithBos:
-    """A tokenizer that wants BOS (id 256) in front."""
-
-    add_bos, bos = True, 256
-
-    def __init__(self, tokenizer):
-        self.control_markers, self.encode = tokenizer.control_markers, tokenizer.encode
-
-
-def test_exactly_one_bos(tiny):
+def test_exactly_one_bos(tiny, monkeypatch):
     """Case B4: whether the template writes BOS or not."""
-    tokenizer = WithBos(tiny)
+    monkeypatch.setattr(tiny, "add_bos", True)
+    monkeypatch.setattr(tiny, "bos", 256)
     messages = [user("hi")]
-    assert ChatTemplate("{{ bos_token }}x", bos="<|im_start|>").encode(tokenizer, messages) == [256, *tiny.encode("x")]
-    assert ChatTemplate("x", bos="<|im_start|>").encode(tokenizer, messages) == [256, *tiny.encode("x")]
+    assert ChatTemplate("{{ bos_token }}x", bos="<|im_start|>").encode(tiny, messages) == [256, *tiny.encode("x")]
+    assert ChatTemplate("x", bos="<|im_start|>").encode(tiny, messages) == [256, *tiny.encode("x")]
 
 
 # --- what templates may use -------------------------------------------------------------------------------------
@@ -221,8 +457,7 @@ def test_template_that_does_not_compile(source):
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "SecurityError.*range"),
-        ("{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}", "SecurityError.*range"),
-        ("{% set r = range(999) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", "SecurityError.*range"),
+        ("{% for i in range(0, -10**9, -1) %}{% endfor %}", "SecurityError.*range"),
         ("{{ 'a' * 10**10 }}", "SecurityError"),
         ("{{ 10 ** 10000 }}", "SecurityError"),
         ("{{ '%99999999d' % 1 }}", "SecurityError"),
@@ -255,6 +490,20 @@ def test_template_that_fails_or_runs_away(source, message):
         ([user([{"type": "text", "text": None}])], "part 0: text must be a string"),
         ([user("ab\ud83d")], r"message 0 \(user\) holds an unpaired surrogate U\+D83D at character 2"),
         ([{"role": "user", "content": "x", "name": "\udc00"}], "unpaired surrogate"),
+        ([{"role": "assistant", "content": "", "tool_calls": "f"}], "tool_calls must be a list, got str"),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [1]}],
+            "tool call 0 must be a mapping with a function, got int",
+        ),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"arguments": {}}]}], "name must be a string, got None"),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": "{"}]}],
+            "arguments are no JSON",
+        ),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": "1"}]}],
+            "a JSON object, got int",
+        ),
     ],
 )
 def test_malformed_messages(messages, message):
@@ -264,7 +513,7 @@ def test_malformed_messages(messages, message):
 
 
 def test_well_formed_messages_are_copied():
-    call = {"role": "assistant", "content": None, "tool_calls": [1]}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
     given_messages = [user([]), user([{"type": "text", "text": "\U0001f642"}]), call]
     checked = check_messages(given_messages)
     assert [m["content"] for m in checked] == ["", "\U0001f642", ""]
@@ -274,7 +523,7 @@ def test_well_formed_messages_are_copied():
 def test_template_of_a_model(tmp_path):
     model = fucina.load(write_chat_model(tmp_path / "chat.gguf"), backend="naive")
     template = ChatTemplate.of(model)
-    assert template.eos == "<|im_end|>" and template.encode(model.tokenizer, [])[0] == 256
+    assert template.eos == "<|im_end|>" and template.encode(model.tokenizer, [user("hi")])[0] == 256
     model.close()
     bare = fucina.load(write_chat_model(tmp_path / "bare.gguf", template=None), backend="naive")
     with pytest.raises(ChatTemplateError, match="no chat template"):
@@ -346,15 +595,35 @@ GREEDY = [
 
 @pytest.mark.parametrize("source", GREEDY)
 def test_template_that_would_take_gigabytes(source, monkeypatch):
-    if "i == 40" in source:
-        monkeypatch.setattr("fucina.chat.budget.MAX_MADE", 1 << 20)  # counting up to the real one takes seconds
+    monkeypatch.setattr("fucina.chat.budget.MAX_MADE", 1 << 22)  # counting up to the real one takes seconds
     tracemalloc.start()
     try:
         with pytest.raises(ChatTemplateError, match="refuses these messages: SecurityError"):
             ChatTemplate(source).render([user("hi")])
-        assert tracemalloc.get_traced_memory()[1] < 300e6
+        assert tracemalloc.get_traced_memory()[1] < 40e6
     finally:
         tracemalloc.stop()
+
+
+SLOW = [
+    "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+    "{% set x = 'a' * 1000000 %}{% set y = x[1:] + 'a' %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}",
+    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}"
+    "{% endfor %}{{ ns.x == ns.y }}",
+    "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ {ns.x: 1} | length }}",
+    "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x == 1 }}",
+    "{{ ([[1]] * 1000000) | sum(start=[]) | length }}",
+    "{{ (['a' * 1000000] * 1000000) | sort | length }}",
+]
+
+
+@pytest.mark.parametrize("source", SLOW)
+def test_template_that_would_take_minutes(source, monkeypatch):
+    monkeypatch.setattr("fucina.chat.budget.MAX_SECONDS", 0.3)
+    begin = time.thread_time()
+    with pytest.raises(ChatTemplateError, match="refuses these messages: SecurityError"):
+        ChatTemplate(source).render([user("hi")])
+    assert time.thread_time() - begin < 3
 
 
 def test_template_that_is_longer_than_any(tiny):

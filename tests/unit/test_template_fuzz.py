@@ -49,13 +49,38 @@ def expressions(words):
             "({0} {1})": ["if true else 'x'", "or 'y'"],
         }
         shapes = [st.builds(form.format, text, st.sampled_from(names)) for form, names in one.items()]
-        pairs = ["({0} + {1})", "({0} ~ {1})", "({0} ~ 1 ~ {1})", "('%s%s' % ({0}, {1}))", "('{{}}|{{}}'.format({0}, {1}))"]
-        pairs += ["({0}.split({1}) | join('-'))", "({0}.split({1})[-1])", "({0}.split({1}) | first)", "[{0}, {1}] | join"]
-        pairs += ["({0}.replace({1}, ''))", "({0} | replace({1}, ''))", "({1}.join([{0}, 'b', {0}]))", "({0}.strip({1}))"]
+        pairs = [
+            "({0} + {1})",
+            "({0} ~ {1})",
+            "({0} ~ 1 ~ {1})",
+            "('%s%s' % ({0}, {1}))",
+            "('{{}}|{{}}'.format({0}, {1}))",
+        ]
+        pairs += [
+            "({0}.split({1}) | join('-'))",
+            "({0}.split({1})[-1])",
+            "({0}.split({1}) | first)",
+            "[{0}, {1}] | join",
+        ]
+        pairs += [
+            "({0}.replace({1}, ''))",
+            "({0} | replace({1}, ''))",
+            "({1}.join([{0}, 'b', {0}]))",
+            "({0}.strip({1}))",
+        ]
         pairs += ["({0} if {1} in {0} else {1})", "({0}.partition({1})[0])", "({0}.rsplit({1}, 1)[0])", "mac({0}, {1})"]
-        pairs += ["({0}.removeprefix({1}))", "({0}.removesuffix({1}))", "({0} | default({1}, true))", "({0} | indent(2))"]
+        pairs += [
+            "({0}.removeprefix({1}))",
+            "({0}.removesuffix({1}))",
+            "({0} | default({1}, true))",
+            "({0} | indent(2))",
+        ]
         pairs += ["('%%%s: %s' | format({0}, {1}))", "({0}.rpartition({1})[2])", "({0}.splitlines() | join({1}))"]
-        pairs += ["([{0}, {1}] | map('trim') | list | last)", "({{'k': {0}, 'l': {1}}}.l)", "([{0}, {1}] | sort | first)"]
+        pairs += [
+            "([{0}, {1}] | map('trim') | list | last)",
+            "({{'k': {0}, 'l': {1}}}.l)",
+            "([{0}, {1}] | sort | first)",
+        ]
         pairs += ["({0} if {0}.startswith({1}) or {0}.endswith({1}) else {1})", "({0}[{0}.find({1}):])"]
         pairs += ["({0} if {0} | length > {1} | length else {1})", "({0} * ({1} == {0}))", "({0}.split() | join({1}))"]
         shapes += [st.builds(form.format, text, text) for form in pairs]
@@ -82,9 +107,13 @@ def statements(words, expression):
             st.builds("{{% set v %}}{}{{% endset %}}{{{{ v }}}}".format, inner),
             st.builds("{{% if {} == {} %}}{}{{% else %}}{}{{% endif %}}".format, expression, expression, inner, inner),
             st.builds("{{% if {} in {} %}}{}{{% endif %}}".format, expression, expression, inner),
-            st.builds("{{% for v in [{}, {}] %}}{}{{{{ loop.index }}}}{{% endfor %}}".format, expression, expression, inner),
+            st.builds(
+                "{{% for v in [{}, {}] %}}{}{{{{ loop.index }}}}{{% endfor %}}".format, expression, expression, inner
+            ),
             st.builds("{{% for v in {} %}}{{{{ v }}}}{{% endfor %}}".format, expression),
-            st.builds("{{% filter {} %}}{}{{% endfilter %}}".format, st.sampled_from(["trim", "upper", "indent"]), inner),
+            st.builds(
+                "{{% filter {} %}}{}{{% endfilter %}}".format, st.sampled_from(["trim", "upper", "indent"]), inner
+            ),
             st.builds("{{% call box({}) %}}{}{{% endcall %}}".format, expression, inner),
             st.builds("{{% generation %}}{}{{% endgeneration %}}".format, inner),
         ),
@@ -98,7 +127,9 @@ def statements(words, expression):
 def conversations(texts):
     roles = st.sampled_from(["user", "system", "assistant", "tool"])
     message = st.builds(lambda role, content: {"role": role, "content": content}, roles, texts)
-    return st.lists(message, max_size=2).map(lambda before: before), st.builds(lambda c: {"role": "user", "content": c}, texts)
+    return st.lists(message, max_size=2).map(lambda before: before), st.builds(
+        lambda c: {"role": "user", "content": c}, texts
+    )
 
 
 def template(words):
