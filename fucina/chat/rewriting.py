@@ -18,10 +18,11 @@ class Rewriting(NodeTransformer):
     """Makes the strings in a template its own, and puts charges on loops, sums, slices and what is written as a list."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
-        self._environment, self._names = environment, {}
+        self._environment = environment
+        self._names: dict[str, str] = {}
         self._escapes = False
 
-    def _filter(self, name: str, node: nodes.Expr, *arguments: int) -> nodes.Expr:
+    def _filter(self, name: str, node: nodes.Expr, *arguments: int) -> nodes.Node:
         constants: list[nodes.Expr] = [nodes.Const(a, lineno=node.lineno) for a in arguments]
         charge = nodes.Filter(node, name, constants, [], None, None, lineno=node.lineno)
         return charge.set_environment(self._environment)

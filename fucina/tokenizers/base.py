@@ -108,7 +108,8 @@ class Tokenizer(ABC):
         """Who may not write which tokens, under a chat template with this source: nobody else a control token, and
         see `markers.barred_writers` for user-defined ones."""
         found = {i: barred_writers(text, self._user, template) for text, i in self._user.items()}
-        found |= dict.fromkeys({*self._control.values(), *self.eog_ids}, bytes([USER, ASSISTANT]))
+        ends = self.eog_ids.intersection(self._user.values())
+        found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
         return {i: writers for i, writers in found.items() if writers}
 
     def _matcher(self, special: bool) -> MarkerMatcher:

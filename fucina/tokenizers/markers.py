@@ -34,10 +34,12 @@ def barred_writers(marker: str, others: Mapping[str, int], template: str) -> byt
     """
     if len(marker) > 3 and (marker[:2] in ("<|", "<｜") or marker[-2:] in ("|>", "｜>")):
         return bytes([USER, ASSISTANT])
-    if len(marker) < 3 or marker[0] + marker[-1] not in _BRACKETS or marker not in template:
+    if len(marker) < 3 or marker[0] + marker[-1] not in _BRACKETS:
         return b""
     partner = "<" + marker[2:] if marker.startswith("</") else "</" + marker[1:]
-    return bytes([USER]) if partner in others else bytes([USER, ASSISTANT])
+    if partner in others and (marker in template or partner in template):
+        return bytes([USER])
+    return bytes([USER, ASSISTANT]) if marker in template else b""
 
 
 class MarkerMatcher:
