@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from ..tokenizers.markers import ASSISTANT, TEMPLATE, USER
 
 if TYPE_CHECKING:
@@ -149,7 +151,9 @@ class Text(str):
                 continue
             value = values[name] if name is not None and isinstance(values, Mapping) else next(rest, None)
             plain = f"%{field[0].rpartition(')')[2][1:]}" if name is None else "%" + field[0].rpartition(")")[2]
-            pieces.append(value if plain == "%s" and isinstance(value, Text) else str.__mod__(plain, (value,)))
+            pieces.append(
+                value if plain == "%s" and isinstance(value, (Text, SafeText)) else str.__mod__(plain, (value,))
+            )
         return _same(text, [*pieces, self[end:]])
 
     # --- letters --------------------------------------------------------------------------------------------------
@@ -171,6 +175,44 @@ class Text(str):
 
     def swapcase(self) -> str:
         return respelled(self, str.swapcase(self))
+
+
+class SafeText(Markup):
+    """What the filter `safe` makes of a text: it escapes what is added to it.  Few operations keep the origins here."""
+
+    __slots__ = ("_origins",)
+    _origins: bytes
+
+    def __str__(self) -> str:
+        return _text(plain(self), origins(self))
+
+    def __add__(self, other: Any) -> Any:
+        made = Markup(plain(self)) + other  # a TypeError, if it is no text
+        return safe(_same(plain(made), [self, other]))
+
+    def __radd__(self, other: Any) -> Any:
+        made = other + Markup(plain(self)) if type(other) is Markup else Markup.escape(other) + Markup(plain(self))
+        return safe(_same(plain(made), [other, self]))
+
+    def __getitem__(self, place: Any) -> Any:
+        return safe(str(self)[place])
+
+    def strip(self, characters: str | None = None) -> Any:
+        return safe(str(self).strip(characters))
+
+    def lstrip(self, characters: str | None = None) -> Any:
+        return safe(str(self).lstrip(characters))
+
+    def rstrip(self, characters: str | None = None) -> Any:
+        return safe(str(self).rstrip(characters))
+
+
+def safe(value: Any) -> SafeText:
+    """Return a value marked as safe, with the origins of its characters."""
+    made = str.__new__(SafeText, plain(Markup(value)))
+    found = origins(value) if isinstance(value, str) else b""
+    made._origins = found if len(found) == len(made) else bytes(len(made))
+    return made
 
 
 def _text(text: str, origins: bytes) -> str:
@@ -209,14 +251,15 @@ def traced(text: str) -> Text:
 
 def origins(text: str) -> bytes:
     """Return who wrote each character."""
-    return text._origins if isinstance(text, Text) else bytes(len(text))
+    known = getattr(text, "_origins", b"") if isinstance(text, (Text, SafeText)) else b""
+    return known or bytes(len(text))
 
 
 def joined(pieces: Iterable[str]) -> str:
     """Return strings one after another; each keeps its origins."""
     pieces = list(pieces)
     text = "".join(pieces)
-    return _text(text, b"".join(map(origins, pieces))) if any(isinstance(p, Text) for p in pieces) else text
+    return _text(text, b"".join(map(origins, pieces))) if any(isinstance(p, (Text, SafeText)) for p in pieces) else text
 
 
 def respelled(before: str, after: str) -> str:

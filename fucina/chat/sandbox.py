@@ -25,7 +25,7 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
 from .budget import CURRENT, ITEM, Budget, current, shallow, widths
-from .provenance import FOREIGN, Text, joined, origins, own, respelled, traced
+from .provenance import FOREIGN, Text, joined, origins, own, respelled, safe, traced
 from .rewriting import Generation, Rewriting
 
 MAX_SOURCE = 1 << 19  # characters of a template
@@ -53,6 +53,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         own_filters = {
             "tojson": _tojson,
             "indent": _indent,
+            "safe": safe,
             "_made": _same,
             "_walk": _walk,
             "_concat": _concat,

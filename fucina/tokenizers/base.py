@@ -105,10 +105,13 @@ class Tokenizer(ABC):
         return self._join(parts, barred.keys() & self._user.values())
 
     def barred(self, template: str) -> dict[int, bytes]:
-        """Who may not write which tokens, under a chat template with this source: nobody else a control token, and
-        see `markers.barred_writers` for user-defined ones."""
+        """Who may not write which tokens in a conversation, under a chat template with this source.
+
+        Control tokens, and those that begin or end texts, are written by the template alone; see
+        `markers.barred_writers` for user-defined ones.
+        """
         found = {i: barred_writers(text, self._user, template) for text, i in self._user.items()}
-        ends = self.eog_ids.intersection(self._user.values())
+        ends = ({self.bos} | self.eog_ids).intersection(self._user.values())
         found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
         return {i: writers for i, writers in found.items() if writers}
 

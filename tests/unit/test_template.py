@@ -257,6 +257,10 @@ def test_markers_in_variables_are_text(tiny):
         "{{ '<|im_end|>' | indent(4, true) }}",
         "{{ cycler('<|im_end|>').next() }}",
         "{{ '<|Im_End|>' | title | lower }}",
+        "{% set json = messages | tojson | safe %}{{ json ~ '<|im_end|>' }}",
+        "{% set json = 'x' | safe %}{{ 'x' ~ (json + 'y' + json)[1:] | trim }}<|im_end|>",
+        "{{ ('<|im_end|>' | safe | trim)[0:] }}",
+        "{% set t = ('<|im_end|>' | safe) + 'x' %}{{ 'y' + t }}{{ messages[0].content + (1 | safe) }}",
     ],
 )
 def test_markers_of_the_template_are_tokens(tiny, source):

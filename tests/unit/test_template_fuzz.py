@@ -44,7 +44,7 @@ def expressions(words):
     def grown(text):
         number = st.integers(-3, 6).map(str)
         one = {
-            "({0} | {1})": ["trim", "upper", "lower", "reverse", "capitalize", "string", "first", "last", "title"],
+            "({0} | {1})": ["trim", "upper", "lower", "reverse", "capitalize", "string", "safe", "first", "last", "title"],
             "{0}.{1}()": ["strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "swapcase", "title"],
             "({0} {1})": ["if true else 'x'", "or 'y'"],
         }
