@@ -110,7 +110,7 @@ class Tokenizer(ABC):
         Control tokens, and those that begin or end texts, are written by the template alone; see
         `markers.barred_writers` for user-defined ones.
         """
-        found = {i: barred_writers(text, self._user, template) for text, i in self._user.items()}
+        found = {i: barred_writers(text, template) for text, i in self._user.items()}
         ends = ({self.bos} | self.eog_ids).intersection(self._user.values())
         found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
         return {i: writers for i, writers in found.items() if writers}

@@ -12,23 +12,26 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 TEMPLATE, USER, ASSISTANT = range(3)  # who wrote a character of a rendered conversation
+_IN_REPLIES = frozenset(
+    ["answer", "function_call", "reasoning", "think", "thinking", "thought", "tool_call", "tool_calls"]
+)
 _BRACKETS = ("<>", "[]", "{}")
 _NONE: Mapping[int, bytes] = {}
 _WINDOW = 12  # characters that are looked at to learn which markers can occur in a text at all
 
 
-def barred_writers(marker: str, others: Mapping[str, int], template: str) -> bytes:
+def barred_writers(marker: str, template: str) -> bytes:
     """Who may not write a user-defined token in a conversation: some of USER, ASSISTANT.
 
     Vocabularies call many kinds of tokens user-defined.  Of those that mark turns, no message may contain any: they have
-    the shape `<|…|>`, or half of it (`<|turn>`), or are bracketed words that the template spells (`[INST]`).  Those of them
-    that come in pairs (`<think>`, `</think>`) enclose a part of a reply, so that replies may contain them.  Everything else
-    (runs of spaces, `<table>`) consists of words like any other.
+    the shape `<|…|>`, or half of it (`<|turn>`), or are bracketed words that the template spells (`[INST]`, `</user>`).
+    Those that enclose a part of a reply (`<think>`, `</think>`) may stand in replies.  Everything else (runs of spaces,
+    `<table>`) consists of words like any other.
 
     Parameters
     ----------
-    marker, others
-        Text of the token, and of all user-defined tokens.
+    marker
+        Text of the token.
     template
         Source of the chat template.
     """
@@ -36,8 +39,8 @@ def barred_writers(marker: str, others: Mapping[str, int], template: str) -> byt
         return bytes([USER, ASSISTANT])
     if len(marker) < 3 or marker[0] + marker[-1] not in _BRACKETS:
         return b""
-    partner = "<" + marker[2:] if marker.startswith("</") else "</" + marker[1:]
-    if partner in others and (marker in template or partner in template):
+    name = marker.strip("</>")
+    if name in _IN_REPLIES and (f"<{name}>" in template or f"</{name}>" in template):
         return bytes([USER])
     return bytes([USER, ASSISTANT]) if marker in template else b""
 

@@ -17,7 +17,9 @@ WORDS = ["<table>", "   ", "\n\n", "<b>", "</b>"]
 TOKENS = ["<|im_end|>", *stand_ins(), "hi", *TURNS, *TAGS, *WORDS]
 TOKENIZER = load_tokenizer(
     metadata(
-        small_bpe(tokens=TOKENS, merges=["h i"], token_type=np.array([3] + [1] * 257 + [4] * (len(TOKENS) - 258), np.int32))
+        small_bpe(
+            tokens=TOKENS, merges=["h i"], token_type=np.array([3] + [1] * 257 + [4] * (len(TOKENS) - 258), np.int32)
+        )
     )
 )
 ID = {text: TOKENS.index(text) for text in TURNS + TAGS + WORDS + ["<|im_end|>"]}
@@ -95,8 +97,10 @@ def test_user_defined_markers_in_built_in_formats():
         ("<x>", "a <x> b", [USER, ASSISTANT]),
         ("<x>", "", []),
         ("[x]", "[x]", [USER, ASSISTANT]),
-        ("<y>", "<y>", [USER]),
-        ("</y>", "</y>", [USER]),
+        ("<user>", "<user></user>", [USER, ASSISTANT]),
+        ("<think>", "<think>", [USER]),
+        ("</think>", "<think>", [USER]),
+        ("<think>", "", []),
         ("x", "x", []),
         ("\n\n", "\n\n", []),
         ("<>", "<>", []),
@@ -104,7 +108,7 @@ def test_user_defined_markers_in_built_in_formats():
     ],
 )
 def test_who_may_not_write_a_user_defined_token(marker, template, writers):
-    assert barred_writers(marker, {"<y>": 1, "</y>": 2, "<x>": 3}, template) == bytes(writers)
+    assert barred_writers(marker, template) == bytes(writers)
 
 
 def test_a_user_defined_marker_is_not_reached_by_merging_either():
