@@ -113,7 +113,14 @@ def _check_part(where: str, part: Any) -> str:
 
 
 def check_text(where: str, value: Any) -> None:
-    """Raise ChatTemplateError if any string inside `value` holds an unpaired surrogate."""
+    """Raise ChatTemplateError if any string inside `value` holds an unpaired surrogate, or lists never end."""
+    try:
+        _check_text(where, value)
+    except RecursionError:
+        raise ChatTemplateError(f"{where} is nested too deep, or contains itself") from None
+
+
+def _check_text(where: str, value: Any) -> None:
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -123,11 +130,11 @@ def check_text(where: str, value: Any) -> None:
             ) from None
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            check_text(where, key)
-            check_text(where, item)
+            _check_text(where, key)
+            _check_text(where, item)
     elif isinstance(value, Sequence) and not isinstance(value, bytes):
         for item in value:
-            check_text(where, item)
+            _check_text(where, item)
 
 
 def with_written_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
