@@ -12,6 +12,8 @@ from fucina.tokenizers.markers import ASSISTANT, USER, MarkerMatcher, barred_wri
 from fucina.tokenizers.streaming import StreamDecoder
 from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
 
+_TEMPLATES = 16  # whose markers are remembered
+
 
 class Tokenizer(ABC):
     """Text <-> token ids.  Made by `fucina.tokenizers.load_tokenizer`.
@@ -47,6 +49,7 @@ class Tokenizer(ABC):
         ends |= vocabulary.more_ends
         self.eog_ids = frozenset(ends if self.eos is None else ends | {self.eos})
         self._matchers: dict[bool, MarkerMatcher] = {}
+        self._barred: dict[str, dict[int, bytes]] = {}
         self._pieces: dict[int, bytes] = {}
 
     def _markers(self, *types: TokenType) -> dict[str, int]:
@@ -110,10 +113,18 @@ class Tokenizer(ABC):
         Control tokens, and those that begin or end texts, are written by the template alone; see
         `markers.barred_writers` for user-defined ones.
         """
+        known = self._barred.get(template)
+        if known is not None:
+            return known
         found = {i: barred_writers(text, template) for text, i in self._user.items()}
-        ends = ({self.bos} | self.eog_ids).intersection(self._user.values())
+        ends = self.eog_ids.intersection(self._user.values())
+        if self.bos in self._user.values():
+            ends |= {self.bos}
         found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
-        return {i: writers for i, writers in found.items() if writers}
+        if len(self._barred) >= _TEMPLATES:
+            self._barred.clear()
+        self._barred[template] = {i: writers for i, writers in found.items() if writers}
+        return self._barred[template]
 
     def _matcher(self, special: bool) -> MarkerMatcher:
         matcher = self._matchers.get(special)

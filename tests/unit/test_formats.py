@@ -1,4 +1,4 @@
-"""The built-in chat formats: exact texts of the documents, errors by name, markers in message text that stay text."""
+"""The built-in chat formats: exact texts, errors by name, markers in message text that stay text."""
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def test_stop_markers_and_names():
     assert [f.value for f in ChatFormat] == ["chatml", "llama3", "gemma", "gemma4"] and ChatFormat("gemma4") is G4
 
 
-# --- one turn (facts 7.2) ---------------------------------------------------------------------------------------
+# --- one turn ---------------------------------------------------------------------------------------
 
 THOUGHT = "<|channel>thought\n<channel|>"
 H = "<|start_header_id|>{}<|end_header_id|>\n\n".format
@@ -84,10 +84,10 @@ def test_turns(form, first, system, think_off, text):
     assert form.render_turn("U", system, first, think_off) == text
 
 
-# --- whole conversations (facts 7.3) ----------------------------------------------------------------------------
+# --- whole conversations ----------------------------------------------------------------------------
 
 
-def test_chatml_messages_of_the_documents():
+def test_chatml_messages():
     messages = conversation("Hi", "<think>\nhm\n</think>\n\nHello!", "Bye", system="Be terse.")
     assert C.render_messages(messages, think_off=True) == (
         "<|im_start|>system\nBe terse.<|im_end|>\n"
@@ -248,7 +248,7 @@ def test_equals_a_template_of_the_same_format(tiny):
 
 
 def test_smollm2_fake_turn():
-    """Case B: id 1 three times, id 2 twice."""
+    """id 1 three times, id 2 twice."""
     file = GgufFile(need_smollm2())
     tokenizer = load_tokenizer(file.metadata)
     assert ChatFormat.detect(file.metadata.str("tokenizer.chat_template")) is C
@@ -260,7 +260,7 @@ def test_smollm2_fake_turn():
 
 
 def test_gemma_begins_with_one_bos():
-    """Case B4: one BOS in front, none in a later turn; the markers are single tokens (case B2)."""
+    """one BOS in front, none in a later turn; the markers are single tokens."""
     file = GgufFile(need_gemma3())
     tokenizer = load_tokenizer(file.metadata)
     ids = G.encode_turn(tokenizer, "hi <bos>")

@@ -60,7 +60,7 @@ def tiny(tmp_path_factory):
     ],
 )
 def test_malformed_messages(messages, message):
-    """Cases B8 (a part that is no text is named) and B12 (half a surrogate pair)."""
+    """and B12 (half a surrogate pair)."""
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(CHATML).render(messages)
 

@@ -43,7 +43,7 @@ RENDERS = [
     ([{"role": "system", "content": "X"}], "<|im_start|>system\nX<|im_end|>\n" + OPENER, 10),
     ([user("hi")], SYSTEM + "<|im_start|>user\nhi<|im_end|>\n" + OPENER, 31),
     ([user("")], SYSTEM + "<|im_start|>user\n<|im_end|>\n" + OPENER, 30),
-    # case B10: an empty system message is one
+    # an empty system message is one
     (
         [{"role": "system", "content": ""}, user("hi")],
         "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n" + OPENER,
@@ -75,7 +75,6 @@ def test_smollm2_fake_turn_stays_text(smollm2):
 
 
 def test_smollm2_parts_equal_text(smollm2):
-    """Case B8."""
     tokenizer, template = smollm2
     parts = [{"type": "text", "text": "tell me a "}, {"type": "text", "text": "riddle"}]
     assert template.encode(tokenizer, [user(parts)]) == template.encode(tokenizer, [user("tell me a riddle")])
@@ -113,7 +112,7 @@ def test_what_hugging_face_templates_expect():
 
 @pytest.mark.parametrize("source", [None, "", " \n"])
 def test_no_template(source):
-    """Case B6: said clearly, never a silent join of roles."""
+    """said clearly, never a silent join of roles."""
     with pytest.raises(ChatTemplateError, match="no chat template.*generate"):
         ChatTemplate(source)
 

@@ -44,7 +44,18 @@ def expressions(words):
     def grown(text):
         number = st.integers(-3, 6).map(str)
         one = {
-            "({0} | {1})": ["trim", "upper", "lower", "reverse", "capitalize", "string", "safe", "first", "last", "title"],
+            "({0} | {1})": [
+                "trim",
+                "upper",
+                "lower",
+                "reverse",
+                "capitalize",
+                "string",
+                "safe",
+                "first",
+                "last",
+                "title",
+            ],
             "{0}.{1}()": ["strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "swapcase", "title"],
             "({0} {1})": ["if true else 'x'", "or 'y'"],
         }
@@ -100,7 +111,9 @@ def statements(words, expression):
             st.sampled_from(words),
             st.builds("{{% set v = {} %}}".format, expression),
             st.builds("{{% set ns.t = {} %}}".format, expression),
-            st.builds("{{{{ {} | tojson }}}}".format, expression) if "tojson" in words else st.nothing(),
+            st.builds("{{{{ {} | tojson }}}}".format, expression)
+            if "<" not in words
+            else st.nothing(),  # loses origins
         ),
         lambda inner: st.one_of(
             st.builds("{}{}".format, inner, inner),
@@ -125,11 +138,12 @@ def statements(words, expression):
 
 
 def conversations(texts):
-    roles = st.sampled_from(["user", "system", "assistant", "tool"])
-    message = st.builds(lambda role, content: {"role": role, "content": content}, roles, texts)
-    return st.lists(message, max_size=2).map(lambda before: before), st.builds(
-        lambda c: {"role": "user", "content": c}, texts
+    """Messages of any role, and one of the user."""
+    message = st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system", "assistant", "tool"]), "content": texts}
     )
+    user = st.fixed_dictionaries({"role": st.just("user"), "content": texts})
+    return st.builds(lambda earlier, last: [*earlier, last], st.lists(message, max_size=2), user)
 
 
 def template(words):
@@ -155,18 +169,13 @@ def rendered(source, messages):
     return text
 
 
-def no_marker(text):
-    return not any(c in text for c in "<")
-
-
-HARMLESS = [text for text in FRAGMENTS if "<" not in text] + ["think", ">", "|", "tojson", "-"]
+HARMLESS = [text for text in FRAGMENTS if "<" not in text] + ["think", "-"]
 
 
 @fuzz
-@given(source=template(HARMLESS), earlier=conversations(SPOKEN)[0], last=conversations(SPOKEN)[1])
-def test_no_message_becomes_a_control_token(tiny, source, earlier, last):
+@given(source=template(HARMLESS), messages=conversations(SPOKEN))
+def test_no_message_becomes_a_control_token(tiny, source, messages):
     """The template has no "<", so that it cannot spell a marker; whatever it does with texts that can, none comes out."""
-    messages = [*earlier, last]
     text = rendered(source, messages)
     assume(text is not None)
     ids = ChatTemplate(source).encode(tiny, messages)
@@ -178,10 +187,9 @@ LATIN = [*MARKERS, "<|im_", "end|>", "a", "b c", "Im", "%s", "{}", "|", "<", ">"
 
 
 @fuzz
-@given(source=template(LATIN), earlier=conversations(GREEK)[0], last=conversations(GREEK)[1])
-def test_each_character_knows_where_it_comes_from(tiny, source, earlier, last):
+@given(source=template(LATIN), messages=conversations(GREEK))
+def test_each_character_knows_where_it_comes_from(tiny, source, messages):
     """Messages are Greek, the template is Latin: the letters tell the truth, and all of the template's markers count."""
-    messages = [*earlier, last]
     text = rendered(source, messages)
     assume(text is not None)
     made = ChatTemplate(source)._render(messages, True, None, plain_jinja.NOW, {})
@@ -194,9 +202,8 @@ def test_each_character_knows_where_it_comes_from(tiny, source, earlier, last):
 
 
 @fuzz
-@given(source=template([*LATIN, "/think", "</think>"]), earlier=conversations(SPOKEN)[0], last=conversations(SPOKEN)[1])
-def test_templates_see_plain_text(tiny, source, earlier, last):
-    messages = [*earlier, last]
+@given(source=template([*LATIN, "/think", "</think>"]), messages=conversations(SPOKEN))
+def test_templates_see_plain_text(tiny, source, messages):
     text = rendered(source, messages)
     assume(text is not None)
     assert tiny.decode(ChatTemplate(source).encode(tiny, messages)) == text

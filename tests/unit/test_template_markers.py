@@ -258,7 +258,7 @@ def test_noncharacters_in_messages(tiny):
 
 
 def test_exactly_one_bos(tiny, monkeypatch):
-    """Case B4: whether the template writes BOS or not."""
+    """whether the template writes BOS or not."""
     monkeypatch.setattr(tiny, "add_bos", True)
     monkeypatch.setattr(tiny, "bos", 256)
     messages = [user("hi")]
