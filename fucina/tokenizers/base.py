@@ -118,7 +118,7 @@ class Tokenizer(ABC):
             return known
         found = {i: barred_writers(text, template) for text, i in self._user.items()}
         ends = self.eog_ids.intersection(self._user.values())
-        if self.bos in self._user.values():
+        if self.bos is not None and self.bos in self._user.values():
             ends |= {self.bos}
         found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
         if len(self._barred) >= _TEMPLATES:

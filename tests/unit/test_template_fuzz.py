@@ -105,17 +105,17 @@ def expressions(words):
 
 
 def statements(words, expression):
-    body = st.recursive(
-        st.one_of(
-            st.builds("{{{{ {} }}}}".format, expression),
-            st.sampled_from(words),
-            st.builds("{{% set v = {} %}}".format, expression),
-            st.builds("{{% set ns.t = {} %}}".format, expression),
-            st.builds("{{{{ {} | tojson }}}}".format, expression)
-            if "<" not in words
-            else st.nothing(),  # loses origins
-        ),
-        lambda inner: st.one_of(
+    simple = st.one_of(
+        st.builds("{{{{ {} }}}}".format, expression),
+        st.sampled_from(words),
+        st.builds("{{% set v = {} %}}".format, expression),
+        st.builds("{{% set ns.t = {} %}}".format, expression),
+        st.builds("{{{{ {} | tojson }}}}".format, expression) if "<" not in words else st.nothing(),  # loses origins
+    )
+
+    def grown(inner):
+        return st.one_of(
+            inner,
             st.builds("{}{}".format, inner, inner),
             st.builds("{{% set v %}}{}{{% endset %}}{{{{ v }}}}".format, inner),
             st.builds("{{% if {} == {} %}}{}{{% else %}}{}{{% endif %}}".format, expression, expression, inner, inner),
@@ -129,12 +129,11 @@ def statements(words, expression):
             ),
             st.builds("{{% call box({}) %}}{}{{% endcall %}}".format, expression, inner),
             st.builds("{{% generation %}}{}{{% endgeneration %}}".format, inner),
-        ),
-        max_leaves=8,
-    )
+        )
+
     head = "{% macro mac(x, y='') %}{{ x }}{{ y }}{% endmacro %}{% macro box(x) %}[{{ x }}{{ caller() }}]{% endmacro %}"
     head += "{% set ns = namespace(t='') %}{% set v = '' %}{% for m in messages %}{% set c = m.content %}{% set r = m.role %}"
-    return body.map(lambda text: head + text + "{% endfor %}{{ v }}{{ ns.t }}")
+    return grown(grown(simple)).map(lambda text: head + text + "{% endfor %}{{ v }}{{ ns.t }}")
 
 
 def conversations(texts):
