@@ -154,7 +154,7 @@ class SystemMidConversation(ChatTemplateError):
 
 
 class TrailingAssistantMessage(ChatTemplateError):
-    """The last message of a conversation is the assistant's own, so that there is nothing to answer."""
+    """A conversation ends with an assistant's tool calls, whose results are missing."""
 
 
 class UnknownMessages(FucinaError, ValueError):
