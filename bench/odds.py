@@ -103,7 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     model = fucina.load(a.model, threads=threads)
     template, count, texts = ChatTemplate.of(model), Count(), 0
     for task in tasks():
-        ids, tops = prompt_ids(model, template, task), []
+        ids = prompt_ids(model, template, task)
+        tops: list[list[int]] = []
 
         def note(n: int, row: np.ndarray, tops: list[list[int]] = tops) -> None:
             tops.append(np.argsort(-row, kind="stable")[:CANDIDATES].tolist())

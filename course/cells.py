@@ -87,7 +87,8 @@ def _unreadable(text: str) -> str:
         ast.parse(text)
         return ""
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno} of the cell's code" if getattr(error, "lineno", None) else ""
+        number = getattr(error, "lineno", None)
+        line = f", line {number} of the cell's code" if number else ""
         magic = re.search(r"^\s*[!%]", text, re.MULTILINE)
         hint = " (an exercise cell holds plain Python: no % or ! commands)" if magic else ""
         return f"Python cannot read this cell: {getattr(error, 'msg', error)}{line}{hint}."

@@ -143,7 +143,8 @@ def _without_docstrings(text: str) -> str:
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
-            for i in range(node.body[0].lineno - 1, node.body[0].end_lineno):
+            doc = node.body[0]
+            for i in range(doc.lineno - 1, doc.end_lineno or doc.lineno):
                 lines[i] = ""
     return "\n".join(lines)
 

@@ -591,7 +591,7 @@ def in_time(lockstep, t):
         model, log = ToyModel(), []
 
         def listener(name, model=model, log=log):
-            return lambda token: log.append((len(model.passes), name, token))
+            return lambda token: log.append((len(model.passes), name, token))  # noqa: B023
 
         streams = streams_of(t, specs, emit=listener)
         call_lockstep(lockstep, t, model, streams)

@@ -128,7 +128,8 @@ class WorkerClient:
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError):
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
 
     def grade(
         self,
@@ -169,6 +170,7 @@ class WorkerClient:
                 if not self._ready and self._next(time.monotonic() + START).get("kind") != "ready":
                     raise GradingFault(self._fault("the grading process did not start"))
                 self._ready = True
+                assert self._process is not None and self._process.stdin is not None
                 self._process.stdin.write((json.dumps(request) + "\n").encode("ascii"))
                 self._process.stdin.flush()
                 break
@@ -241,7 +243,7 @@ class WorkerClient:
         with contextlib.suppress(ValueError, OSError):
             for line in pipe:
                 event = json.loads(line)
-                if not isinstance(event, dict) or not FIELDS.get(event.get("kind"), {""}) <= event.keys():
+                if not isinstance(event, dict) or not FIELDS.get(str(event.get("kind")), {""}) <= event.keys():
                     break  # not the worker's: the code writes to files that it did not open
                 lines.put(event)
         lines.put(None)

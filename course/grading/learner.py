@@ -60,9 +60,9 @@ def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
 def forbid_solutions(tree: ast.Module) -> None:
     """An import of the solutions is told at once, with its line."""
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         for name in names:
             if name.split(".")[0] == "solutions":
                 raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
@@ -80,7 +80,9 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
         bound |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             bound |= {alias.asname or alias.name for alias in node.names}
-    written, stubs, missing = [], [], []
+    written: list[str] = []
+    stubs: list[str] = []
+    missing: list[str] = []
     for definition in exercise.written:
         starter = ast.parse(definition.starter).body[0]
         mine = found.get(definition.name)

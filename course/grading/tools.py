@@ -12,7 +12,7 @@ import io
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class Tools:
         if not condition:
             self.fail(what)
 
-    def fail(self, what: str) -> Any:
+    def fail(self, what: str) -> NoReturn:
         """Report a counterexample."""
         raise Failed(what)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.random  # noqa: F401  (NumPy imports it late; every check needs it)
+import numpy.random  # NumPy imports it late; every check needs it
 
 from course.grading.core import ChapterChecks
 from course.grading.guard import Guard

@@ -289,7 +289,7 @@ def test_half_written_class_says_what_is_missing(desk: Desk) -> None:
     assert "NotImplementedError" in rejected(desk.grade(desk.with_part(part)))
 
 
-def rebuilt(desk: Desk, change) -> str:  # noqa: ANN001
+def rebuilt(desk: Desk, change) -> str:
     """The exercise's solution with the body of every function that the learner writes changed."""
     parts = []
     for definition in desk.exercise.definitions:
@@ -340,7 +340,7 @@ def test_check_of_everything_fails_while_one_is_open(course: Course, capsys: pyt
 
 
 @pytest.mark.parametrize("file_name", FILES)
-def test_starter_runs_and_holds_no_solution(file_name: str, tmp_path) -> None:  # noqa: ANN001
+def test_starter_runs_and_holds_no_solution(file_name: str, tmp_path) -> None:
     chapter = next(c for c in REAL.chapters() if c.file_name == file_name)
     text = chapter.starter()
     assert find_leaks(chapter) == []
@@ -366,7 +366,7 @@ def test_leak_scan_finds_what_is_planted(file_name: str) -> None:
     assert find_leaks(chapter, "import solutions.x\n" + chapter.starter())
 
 
-def test_manifest_is_what_the_solutions_give(tmp_path) -> None:  # noqa: ANN001
+def test_manifest_is_what_the_solutions_give(tmp_path) -> None:
     """Compared in a temporary folder: a file in exercises/ that somebody works in turns nothing red."""
     generate(REAL, into=tmp_path)
     assert committed_manifest(REAL) == manifest(REAL)

@@ -97,7 +97,7 @@ def test_a_newer_format_is_refused_and_left_alone(course: Course) -> None:
 
 
 def test_a_pass_is_never_lost(course: Course) -> None:
-    chapter, exercise = course.exercise("ch05.truncate")
+    _, exercise = course.exercise("ch05.truncate")
     progress = Progress(course)
     progress.record(exercise, a_grade(course, NOT_ATTEMPTED), exercise.starter)
     assert progress.read() == {} and not progress.path.exists()
