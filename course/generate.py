@@ -15,7 +15,7 @@ from typing import Any
 from course.catalogue import Course
 from course.files import write_text
 from course.progress import part_hash
-from course.source import ChapterSource, ExerciseSource, digest
+from course.source import NOT_PYTHON, ChapterSource, ExerciseSource, digest
 
 MANIFEST = "manifest.json"
 SHORT = 12  # characters: shorter lines (`else:`, `return got`) are nobody's secret
@@ -156,6 +156,6 @@ def _squeezed(text: str) -> str:
 def _parses(text: str) -> bool:
     try:
         ast.parse(text)
-    except SyntaxError:
+    except NOT_PYTHON:
         return False
     return True

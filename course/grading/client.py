@@ -28,7 +28,9 @@ FIELDS = {
     "checked": {"result"},
     "grade": {"grade", "dirty"},
     "limit": {"limit", "line", "text"},
+    "fault": {"text"},
 }  # what the worker says
+OURS = "this is a fault of the course, not of your code."
 BOX_FILE_MB = 64  # the largest file that boxed code may write
 BOX_VARIABLES = (
     "PATH",
@@ -195,10 +197,10 @@ class WorkerClient:
                 if event["dirty"]:
                     self.close()
                 return _agreed(Grade.from_json(event["grade"]))
+            elif kind == "fault":
+                raise GradingFault(f"the grading process broke; {OURS}\n{event['text'].strip()}")
             else:
                 what = _stopped(event, memory_mb)
-                if kind == "ended":
-                    self._raise_if_ours(event)
                 self.close()
                 return _partial(request, exercise, results, running, what, event)
 
@@ -224,14 +226,9 @@ class WorkerClient:
             self.close()
             return None
 
-    def _raise_if_ours(self, event: dict[str, Any]) -> None:
-        """A Python traceback on the worker's stderr is a fault of the grader: learners' errors are caught there."""
-        if event["code"] == 1 and b"Traceback" in self._said():  # the learner's os._exit(1) leaves none
-            raise GradingFault(self._fault("the grading process broke"))
-
     def _fault(self, what: str) -> str:
         said = self._said()[-3000:].decode("utf-8", "replace").strip()
-        return f"{what}; this is a fault of the course, not of your code.\n{said}"
+        return f"{what}; {OURS}\n{said}"
 
     def _said(self) -> bytes:
         """What the worker wrote to stderr in the end."""

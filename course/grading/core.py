@@ -29,6 +29,7 @@ from course.parser import check_code
 from course.source import ChapterSource, ExerciseSource, digest
 
 EXAMPLE = "the example of the contract"
+LONGEST = 2000  # characters of a message
 TOO_MUCH_MEMORY = "takes more memory than an exercise may use"
 Event = Callable[[str, dict[str, Any]], None]
 
@@ -159,7 +160,7 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
         result.status = "passed"
         return result
     except Failed as failed:
-        result.what = str(failed).encode("ascii", "backslashreplace").decode("ascii")
+        result.what = str(failed)[:LONGEST].encode("ascii", "backslashreplace").decode("ascii")
     except MemoryError as error:
         result.what, result.trace = TOO_MUCH_MEMORY, learner.trimmed(error, path)
     except LearnerError as caught:
@@ -168,7 +169,7 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
             result.what = "ends the program (SystemExit) instead of returning"
         elif isinstance(caught.error, EOFError):
             result.what = "asks for keyboard input; everything it needs comes in as arguments"
-    except Exception as error:
+    except BaseException as error:
         # What the learner's code returned cannot be used as the contract says; our own frames are of no help to them.
         result.trace = learner.trimmed(error, path)
         back = f"gave {show(tools.last)}; using it as the contract says " if tools.story else ""
@@ -200,7 +201,7 @@ def run_examples(examples: list[tuple[str, doctest.Example]], module: types.Modu
         if source.startswith("print("):
             value, got = None, out.getvalue().strip()
         else:
-            got = "" if value is None else repr(plain(value))
+            got = "" if value is None else show(plain(value), LONGEST)
         if got != want and not _agrees(plain(value), want):
             missing = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
             tools.fail(f"gives {got or None}, the contract says {want or None}{missing}")
@@ -219,7 +220,7 @@ def _agrees(value: Any, want: str) -> bool:
     """Whether a value is what the contract shows, up to the last bits of floats."""
     try:
         return _close(value, ast.literal_eval(want))
-    except (ValueError, SyntaxError):
+    except BaseException:  # what the contract shows is no literal, or the value's own __eq__ raises
         return False
 
 
