@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,7 +34,13 @@ def parse_chapter(text: str, path: Path) -> ChapterSource:
 
 @lru_cache(maxsize=64)
 def _load(path: Path, stamp: tuple[int, int]) -> ChapterSource:
-    return parse_chapter(path.read_text(encoding="utf-8"), path)
+    return replace(_parse(path.read_text(encoding="utf-8"), path.name), path=path)
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str, name: str) -> ChapterSource:
+    """The same text is parsed once, wherever its file lies."""
+    return parse_chapter(text, Path(name))
 
 
 def load_chapter(path: Path) -> ChapterSource:

@@ -141,8 +141,11 @@ class WorkerClient:
         path: str,
         cpu_seconds: float | None = None,
         memory_mb: int | None = None,
+        brief: bool = False,
     ) -> Grade:
         """Grade `text`, the content of `path`.  Limits default to the exercise's own.
+
+        `brief`: stop at the first check that fails, and do not look for a known mistake.
 
         Raises
         ------
@@ -156,6 +159,7 @@ class WorkerClient:
             "path": path,
             "cpu_seconds": cpu_seconds,
             "memory_mb": memory_mb,
+            "brief": brief,
         }
         limit = 4 * (cpu_seconds or exercise.cpu_seconds)
         with self._lock:

@@ -91,7 +91,8 @@ class Worker:
         trouble: BaseException | None = None
         try:
             try:
-                grade = checks.grade(exercise, request["text"], self.path, self.guards[solutions], self.send)
+                guard, brief = self.guards[solutions], request.get("brief", False)
+                grade = checks.grade(exercise, request["text"], self.path, guard, self.send, brief)
             finally:
                 anchor.hold()
                 set_recursion_limit(RECURSION)
@@ -124,7 +125,9 @@ class Worker:
         chapter = load_chapter(source)
         known = self.chapters.get(str(source))
         if known is None or known.chapter.digest != chapter.digest:
-            known = self.chapters[str(source)] = ChapterChecks(chapter)
+            same = (checks for checks in self.chapters.values() if checks.chapter.digest == chapter.digest)
+            twin = next(same, None)
+            known = self.chapters[str(source)] = ChapterChecks(chapter) if twin is None else twin.at(chapter)
         return known
 
 
