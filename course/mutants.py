@@ -206,7 +206,10 @@ def constants(value: object) -> list[bool | int | float]:
 
 def equivalent() -> dict[str, dict[str, str]]:
     """The known equivalent mutants: exercise -> change -> why it is as right as the solution."""
-    return tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, str]] = {}
+    for entry in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", []):
+        found.setdefault(entry["exercise"], {})[entry["change"]] = entry["why"]
+    return found
 
 
 def survivors(
