@@ -179,7 +179,12 @@ def test_state_folder_can_be_named(course: Course, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("named", "place"),
-    [("~/kept", "home/kept"), ("kept/here", "course/kept/here"), ("./kept", "course/kept"), ("", "course/.fucina/course")],
+    [
+        ("~/kept", "home/kept"),
+        ("kept/here", "course/kept/here"),
+        ("./kept", "course/kept"),
+        ("", "course/.fucina/course"),
+    ],
 )
 def test_where_the_state_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, place: str) -> None:
     """The same folder from wherever a command is called, and never one that is called `~`."""
