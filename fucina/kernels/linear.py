@@ -116,8 +116,10 @@ def q4_1(t: Tile) -> None:
     nibbles(t, dots, 32)
     d, m = t.half(0), t.half(16)
     for r in t.rows:
-        t.gain(r, d * t.d(r), dots.total(r).float())
-        t.gain(r, m, t.s(r))
+        dx, sx = t.d(r), t.s(r)  # loaded before the sum, else LLVM spills weights instead (AVX2)
+        total = dots.total(r).float()
+        t.gain(r, d * dx, total)
+        t.gain(r, m, sx)
 
 
 def q4_0(t: Tile) -> None:
@@ -145,7 +147,8 @@ def q8_0(t: Tile) -> None:
 def scaled(t: Tile, dots: Dots) -> None:
     d = t.half(0)
     for r in t.rows:
-        t.gain(r, d * t.d(r), dots.total(r).float())
+        dx = t.d(r)
+        t.gain(r, d * dx, dots.total(r).float())
 
 
 def q4_k(t: Tile) -> None:
