@@ -12,6 +12,7 @@ from ...kernels.record import (
     CHUNK,
     COLS,
     COST,
+    KV,
     NOUT,
     NPART,
     P0,
@@ -49,6 +50,8 @@ from .layout import (
 )
 
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
+FEW_SPLIT = 3  # where rows share a cache: and fewer than this many for each thread, since split they share no work
+TILE = 8  # where rows share a cache: (row, key head) that a chunk of whole attention has, if there are enough
 WINDOW = P0 + 5  # parameter of an attention record
 PER_THREAD = 8  # most chunks of a chain, a thread
 LONG_SPLIT = 4  # split attention is cut into chunks so many times as long: each streams one run of the cache
@@ -72,10 +75,14 @@ def make_plan(ctl, bank):
     n_out = load(bank + 8 * NOUT)
     rows = load(bank + 8 * ROWTAB)
     longest = 0
+    shared_cache = 0  # whether some neighbouring rows belong to one stream
     for r in range(m):
         longest = max(longest, load(rows + r * ROW_BYTES + 8 * POS) // CHUNK + 1)
+        if r > 0 and load(rows + r * ROW_BYTES + 8 * KV) == load(rows + (r - 1) * ROW_BYTES + 8 * KV):
+            shared_cache = 1
     split = 0
-    if threads > 1 and longest > 1 and m * load(ctl + F_KV_HEADS) <= MAX_SPLIT:
+    pairs = m * load(ctl + F_KV_HEADS)
+    if threads > 1 and longest > 1 and pairs <= MAX_SPLIT and (shared_cache == 0 or pairs < FEW_SPLIT * threads):
         split = 1
     store(bank + 8 * SPLIT, split)
     store(bank + 8 * NPART, longest)
@@ -128,11 +135,15 @@ def make_plan(ctl, bank):
             units = load(plan + 8)
             n = 1
             long = target
-            if split == 1 and load(records + load(chains + c * CHAIN_BYTES) * WORDS * 8 + 8 * RULE) == ATTENTION:
-                long = LONG_SPLIT * target
+            most = PER_THREAD * threads
+            if load(records + load(chains + c * CHAIN_BYTES) * WORDS * 8 + 8 * RULE) == ATTENTION:
+                if split == 1:
+                    long = LONG_SPLIT * target
+                elif shared_cache == 1:
+                    most = min(most, max(1, units // TILE // threads) * threads)
             if threads > 1 and work >= tiny and (time >= tiny or first + 1 == last):
                 n = (time // long + threads) // threads * threads
-            n = min(units, min(n, PER_THREAD * threads))
+            n = min(units, min(n, most))
             store(plan, n)
             store(plan + 16, total)
             total += n
