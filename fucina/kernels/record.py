@@ -16,7 +16,7 @@ Kernels (p = words P0, P1, …).  `x`, `out`, … are addresses of float32 rows 
 | quantise.q8.rows/cols, quantise.q8k.rows/cols | ROWS: row × part, COLS: columns | x, cols, q, d, s, s16 |
 | linear.FMT | COLS: output columns | w, cols, x or q, d, s, out, rows of w (N) |
 | add, swiglu, geglu | COLS: columns | x, y, out, cols |
-| attention.F.G.KD.VD | ATTENTION: row × kv head [× chunk] | q, out, kv_heads, k_offset, v_offset, window, scale(f32) |
+| attention.F.G.KD.VD | ATTENTION: kv head × row, or row × kv head × chunk | q, out, kv_heads, k_offset, v_offset, window, scale(f32) |
 | combine.F.G.KD.VD | ROWS: row × kv head | the same |
 
 FMT: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q4_k q6_k.  F: f16 f32 (dtype of the cache).  G: query heads a kv head.
@@ -33,7 +33,7 @@ neither d nor s).  UNIT of linear is a multiple of 8, of quantise.*.cols a multi
 COLS kernels anything.  The last unit may reach beyond the last column: kernels stop there.  quantise.*.rows: unit =
 row * UNITS + part, part p of the n = UNITS parts does blocks [nb*p//n, nb*(p+1)//n).  `out` never overlaps an input.
 
-attention: unit = row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks
+attention: unit = head * rows + row; with SPLIT, units run over rows, in each over kv heads, in each over the chunks
 first ... last that the row sees; partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
 first.  combine with SPLIT = 0 does nothing.  Sizes: `attention.scratch_bytes(G, KD, VD)` a thread,
 `attention.part_bytes(G, VD)` a partial result.
