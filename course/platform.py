@@ -22,6 +22,7 @@ from course.progress import Progress
 from course.source import SourceError
 from course.teaching import commands as teaching
 from course.terminal import listing, paragraph, record, say, show_grade, summary
+from fucina.errors import InvalidOption
 
 COMMANDS = (
     "check",
@@ -105,7 +106,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
     except UnknownExercise as error:
         say(f"{error}", to=sys.stderr)
         return 2
-    except FilesError as error:
+    except (FilesError, InvalidOption) as error:
         say(f"{error}", to=sys.stderr)
         return 2
     except (GradingFault, SourceError) as error:

@@ -20,6 +20,10 @@ class BlockFormatError(GgufError):
     """Rows do not fit a tensor format: unknown or unsupported format, wrong dtype or width, values it cannot hold."""
 
 
+class GgufIncomplete(GgufError):
+    """A file ends before its header or its tensors do, as after an interrupted download; the message names both sizes."""
+
+
 class GgufOpenError(GgufError, OSError):
     """A path cannot be opened as a GGUF at all: missing, a folder, not a regular file, not permitted, a part missing."""
 
@@ -150,7 +154,7 @@ class SystemMidConversation(ChatTemplateError):
 
 
 class TrailingAssistantMessage(ChatTemplateError):
-    """The last message of a conversation is the assistant's own, so that there is nothing to answer."""
+    """A conversation ends with an assistant's tool calls, whose results are missing."""
 
 
 class UnknownMessages(FucinaError, ValueError):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .errors import FucinaError, HashMismatch, ModelNotFound
 from .known_models import KNOWN, Entry, entry_named
-from .userdirs import cache_home
+from .userdirs import cache_home, named_folder
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
 
@@ -145,10 +145,11 @@ def how_to_get(name: str) -> str:
 def models_folder() -> Path:
     """Return the folder for model files: `FUCINA_HOME`/models, or `fucina/models` in the user's cache folder.
 
-    Where there is no home, the temporary folder stands in.  The folder need not exist.
+    Where there is no home, the temporary folder stands in.  The folder need not exist.  Raises InvalidOption if
+    `FUCINA_HOME` is a relative path.
     """
-    if home := os.environ.get("FUCINA_HOME"):
-        return Path(home) / "models"
+    if home := named_folder("FUCINA_HOME"):
+        return home / "models"
     return (cache_home() or Path(tempfile.gettempdir())) / "fucina" / "models"
 
 
@@ -163,8 +164,9 @@ def _complete(entry: Entry) -> Path | None:
 
 def _parts(entry: Entry) -> list[Path]:
     """The package's files of this model in order; empty if any is missing."""
-    parts = [_in_package(package, inside) for package, inside in entry.parts]
-    return [] if None in parts else parts
+    found = [_in_package(package, inside) for package, inside in entry.parts]
+    parts = [path for path in found if path is not None]
+    return parts if len(parts) == len(found) else []
 
 
 def _installed(entry: Entry) -> Path | None:

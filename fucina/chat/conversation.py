@@ -35,7 +35,7 @@ from ..sampling import LogitProcessor, Sampler, SamplerOptions, reset_processor
 from ..speculative.factory import Document, make_drafter, reference_ids, reference_source
 from .formats import ChatFormat
 from .messages import Message, check_messages
-from .prompts import choose_template, rendered_ids, stop_ids, with_bos
+from .prompts import choose_template, rendered_ids, stop_ids
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream, Turn, Write
 from .warm import WarmState, adopt
@@ -288,7 +288,7 @@ class Conversation:
         """
         self._end_turn()
         ids = rendered_ids(self.model, rendered)
-        ids = ids if self.history else with_bos(self.model.tokenizer, ids)
+        ids = ids if self.history else self.model.tokenizer.with_bos(ids)
         return self._answer(self._append(ids), stream)
 
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
@@ -305,7 +305,7 @@ class Conversation:
 
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
-        return self.send_tokens_reuse(with_bos(self.model.tokenizer, rendered_ids(self.model, rendered)), stream)
+        return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.

@@ -12,7 +12,6 @@ from .template import ChatTemplate
 
 if TYPE_CHECKING:
     from ..model import Model
-    from ..tokenizers import Tokenizer
 
 
 def choose_template(model: Model, template: ChatFormat | ChatTemplate | str | None) -> ChatFormat | ChatTemplate | None:
@@ -46,10 +45,3 @@ def rendered_ids(model: Model, rendered: str) -> list[int]:
     if not isinstance(rendered, str):
         raise InvalidOption(f"a rendered conversation must be text, got {type(rendered).__name__}")
     return model.tokenizer.encode(rendered)
-
-
-def with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """Return `ids` with BOS in front if the tokenizer wants one and it is not there yet."""
-    if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
-        return [tokenizer.bos, *ids]
-    return ids

@@ -1,7 +1,10 @@
 """A model's own chat template: from messages to the text, or better the tokens, that the model was trained on.
 
-`encode` is the safe way.  Control tokens such as `<|im_end|>` come from the template alone: where a user's text spells
-one, it is encoded as the characters it is (see `shield`).
+`encode` is the safe way.  Control tokens such as `<|im_end|>` come from the template alone: where a message, a tool or a
+variable spells one, it is encoded as the characters it is (see `provenance`).
+
+A conversation ends within the assistant's turn: with its opening, or, where the last message is the assistant's, with
+the end of that message's text, so that the reply goes on with it and is only what follows it.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ChatTemplateError
-from .messages import Message, check_messages, check_text, map_strings
-from .shield import ControlMarkers, unused_character, with_bos
+from ..errors import ChatTemplateError, EmptyMessages
+from .messages import Message, check_conversation, check_text, with_written_arguments
+from .provenance import BEGUN, encode, of_reply, origins, own, plain
 
 if TYPE_CHECKING:
     from ..model import Model
     from ..tokenizers import Tokenizer
+
+_LONGEST_MESSAGE = 1000  # characters of what a template says when it fails
 
 
 class ChatTemplate:
@@ -74,8 +79,11 @@ class ChatTemplate:
         ----------
         messages : sequence of mappings
             `role` (see `messages.ROLES`) and `content`: text, or a list of text parts.
+            Tool calls are brought to the shape that templates expect (see `messages.check_messages`); a template that
+            fails with arguments as a mapping is given their JSON text.
         add_generation_prompt : bool
-            End with the opening of the assistant's turn.
+            End within the assistant's turn: with its opening, or with the text of a last message that is the
+            assistant's.  False: end where the template ends the last message.
         tools : sequence, optional
             Function descriptions, for templates that know tools.
         now : datetime, optional
@@ -85,12 +93,14 @@ class ChatTemplate:
 
         Raises
         ------
+        EmptyMessages
+            There is no message.
+        TrailingAssistantMessage
+            The last message is an assistant's tool calls.
         ChatTemplateError
             Messages are malformed, or the template refuses them, fails or runs away.
         """
-        messages = check_messages(messages)
-        check_text("tools", tools)
-        return self._render(messages, add_generation_prompt, tools, now, variables)
+        return plain(self._render(messages, add_generation_prompt, tools, now, variables))
 
     def encode(
         self,
@@ -106,40 +116,64 @@ class ChatTemplate:
         A BOS token is put in front if the tokenizer asks for one and the template has not already written it.
         Parameters and errors are those of `render`.
         """
-        messages = check_messages(messages)
-        check_text("tools", tools)
-        markers = ControlMarkers.of(tokenizer)
-        mark = unused_character(self.source, messages, tools)
-
-        def protect(text: str) -> str:
-            return markers.split(text, mark)
-
-        # roles stay as they are: templates compare them, and check_messages knows them all
-        shielded = [{**map_strings(protect, m), "role": m["role"]} for m in messages]
-        text = self._render(shielded, add_generation_prompt, map_strings(protect, tools), now, variables)
-        return with_bos(tokenizer, markers.encode(tokenizer, text, mark))
+        text = self._render(messages, add_generation_prompt, tools, now, variables)
+        return tokenizer.with_bos(encode(tokenizer, text, self.source))
 
     def _render(self, messages, add_generation_prompt, tools, now, variables) -> str:
-        from .sandbox import run_template
-
+        """Return a text that knows which of its characters are the template's own."""
+        checked = check_conversation(messages)
+        for name, value in {"tools": tools, **variables}.items():
+            check_text(name, value)
+        last, begun = checked[-1], ""
+        if add_generation_prompt and last["role"] == "assistant":
+            begun = last["content"]
+            if begun.strip():
+                add_generation_prompt, last["content"] = False, of_reply(begun, begun=True)
+            elif len(checked) > 1:
+                checked.pop()
+            else:
+                raise EmptyMessages("the only message is an empty one of the assistant; expected one to answer")
         names = {
             **variables,
-            "messages": messages,
+            "messages": [_with_origins(m) for m in checked],
             "add_generation_prompt": add_generation_prompt,
             "tools": tools,
-            "bos_token": self.bos,
-            "eos_token": self.eos,
+            "bos_token": own(self.bos),
+            "eos_token": own(self.eos),
         }
+        text = self._run(names, now or datetime.now())
+        if not begun.strip():
+            return text
+        end = origins(text).rfind(BEGUN) + 1
+        if not end:
+            raise ChatTemplateError("the chat template does not write the last message, which is to be continued")
+        return text[:end]
+
+    def _run(self, names: dict[str, Any], now: datetime) -> str:
+        from .sandbox import run_template
+
         try:
-            return run_template(self._template, names, now or datetime.now())
-        except ChatTemplateError:
-            raise
+            return run_template(self._template, names, now)
         except Exception as error:  # whatever foreign code raises: its own refusals, undefined names, wrong types
-            raise ChatTemplateError(f"the chat template refuses these messages: {_describe(error)}") from error
+            refusal = ChatTemplateError(f"the chat template refuses these messages: {_describe(error)}")
+            if not any("tool_calls" in m for m in names["messages"]):
+                raise refusal from error
+            failure = error
+        try:
+            return run_template(self._template, {**names, "messages": with_written_arguments(names["messages"])}, now)
+        except Exception:
+            raise refusal from failure
+
+
+def _with_origins(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose texts tell who wrote them; its role, one of `ROLES`, is no text from outside."""
+    if message["role"] == "assistant":
+        message = {k: of_reply(v) if type(v) is str else v for k, v in message.items()}
+    return {**message, "role": own(plain(message["role"]))}
 
 
 def _describe(error: BaseException) -> str:
     line = getattr(error, "lineno", None)
-    text = str(error) or "no message"
+    text = str(error)[:_LONGEST_MESSAGE] or "no message"
     kind = "" if type(error).__name__ in ("TemplateError", "TemplateSyntaxError") else f"{type(error).__name__}: "
     return f"{kind}{text}" + (f" (line {line})" if line else "")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from pathlib import Path
 
 from ..errors import InvalidOption
-from . import common
+from . import common, text
 
 _SWITCHES = ("quick", "rows", "streams", "verify_cost", "alone")
 
@@ -16,22 +15,24 @@ _SWITCHES = ("quick", "rows", "streams", "verify_cost", "alone")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     common.add_model_name(parser)
-    parser.add_argument("--backend", choices=("native", "naive"), default="native", help="of fucina (native)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of every engine (the machine's cores)")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of every engine (5; 15 with --verify-cost)")
-    parser.add_argument("--quick", action="store_true", help="two short turns")
+    parser.add_argument(
+        "--backend", choices=("native", "naive"), default="native", help="fucina's interpreter (native)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of every engine (the machine's cores)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every engine (5; 15 with --verify-cost)")
+    parser.add_argument("--quick", action="store_true", help="two short rounds")
     group = parser.add_argument_group("instead of decode and prefill").add_mutually_exclusive_group()
     group.add_argument("--rows", action="store_true", help="what passes of 1 to 16 rows cost")
-    group.add_argument("--streams", action="store_true", help="several streams in lockstep")
+    group.add_argument("--streams", action="store_true", help="what several streams in lockstep cost")
     group.add_argument(
         "--verify-cost",
         action="store_true",
-        help="what speculation goes by: passes of 1 to 128 rows, behind 128 to 4096 tokens; fucina alone",
+        help="what speculation goes by: passes of 1 to 128 rows after 128 to 4096 tokens of context; fucina alone",
     )
     parser.add_argument(
         "--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat"
     )
-    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
+    parser.add_argument("--alone", action="store_true", help="measure fucina only, not llama.cpp beside it")
     parser.add_argument(
         "--peer-python",
         metavar="PATH",
@@ -71,17 +72,17 @@ def _duel(args: argparse.Namespace, threads: int) -> int:
         except PeerNotFound as error:
             if args.peer_python:
                 raise
-            print(f"measuring fucina alone: {error}", file=sys.stderr)
+            text.tell(f"measuring fucina alone: {error}")
 
     plan, windowed = speed.plan_for(path, args.quick, args.rounds, args.rows, args.streams)
-    record = speed.run(sides, plan, threads, windowed, say=_say)
+    record = speed.run(sides, plan, threads, windowed, say=text.tell)
     record = results.rounded({"stamp": results.stamp(_command(args, threads)), **record})
     if args.json:
-        common.print_json(record)
+        text.print_json(record)
     else:
         for title, table in tables.tables("speed", record):
             print((f"{title}\n" if title else "") + tables.text(table) + "\n")
-        print("Median of the turns (lowest-highest), and the share of the measured bandwidth.")
+        print("Median of the rounds (lowest-highest), and the share of the measured bandwidth.")
     return 0
 
 
@@ -98,8 +99,8 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         model = load(args.model, backend=args.backend, threads=threads, context=max(contexts) + max(rows))
     try:
         name = verify_cost.public_name(args.model)
-        contexts = contexts[:1] if args.quick else contexts
-        table = verify_cost.measured_table(model, name, _command(args, threads), rows, contexts, rounds, _say)
+        measured = contexts[:1] if args.quick else contexts
+        table = verify_cost.measured_table(model, name, _command(args, threads), rows, measured, rounds, text.tell)
     finally:
         model.close()
     if args.write is not None:
@@ -108,15 +109,11 @@ def _verify_cost(args: argparse.Namespace, threads: int) -> int:
         except OSError as error:
             raise InvalidOption(f"--write {args.write}: {error.strerror}") from None
     if args.json:
-        common.print_json(table.as_dict())
+        text.print_json(table.as_dict())
     else:
         print(tables.text(verify_cost.shown(table)))
-        print("Passes of so many rows, in passes of one row: medians of the rounds.")
+        print("Cost of a pass with that many rows, as a multiple of a pass with one row: medians of the rounds.")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _command(args: argparse.Namespace, threads: int) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import defaults
-from . import common
+from . import common, replies, text
 
 if TYPE_CHECKING:
     from ..chat import Conversation
+    from ..sampling.recommended import Recommended
 
 FORMATS = ("chatml", "llama3", "gemma", "gemma4")
 
@@ -20,16 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "message",
         nargs="*",
+        type=text.argument,
         help="send these in turn, as they are, and leave; without any, lines come from the terminal or stdin: messages, "
         "or commands (/help)",
     )
-    parser.add_argument("--system", metavar="TEXT", help="a system message that opens the conversation")
-    parser.add_argument("--format", choices=FORMATS, help="a built-in chat format (the model's own template)")
+    parser.add_argument(
+        "--system", type=text.argument, metavar="TEXT", help="a system message that opens the conversation"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="a built-in chat format (default: the model's own template)")
     parser.add_argument("--think-off", action="store_true", help="ask the model not to reason before it answers")
+    parser.add_argument(
+        "--stop-circles", action="store_true", help="end a reply that repeats itself (default: say so and go on)"
+    )
     common.add_max_tokens(parser, defaults.REPLY_TOKENS)
     parser.add_argument("--no-history", action="store_true", help="keep typed lines for this session only")
     common.add_model_options(parser)
-    common.add_sampling_options(parser)
+    common.add_sampling_options(
+        parser, "choosing tokens (default: what is recommended for the model, else what is in brackets)"
+    )
     common.add_spec_options(parser)
     common.add_json(parser)
 
@@ -38,10 +46,8 @@ def run(args: argparse.Namespace) -> int:
     """Talk until the messages, the terminal or stdin end."""
     from ..chat import Conversation
 
-    sampling = common.sampling_options(args)
     speculation, references = common.spec_options(args)
-    if args.format is None:
-        _check_template(args.model)
+    sampling = common.sampling_options(args, _look_into(args))
     model = common.load_model(args)
     try:
         conversation = Conversation(
@@ -56,56 +62,48 @@ def run(args: argparse.Namespace) -> int:
             **sampling,
         )
         if args.message or args.json:
-            messages = args.message or [line for line in common.read_lines("messages") if line]
-            status = _answer(conversation, messages, str(model.path), args.json)
+            messages = args.message or [line for line in text.read_lines() if line]
+            status = _answer(conversation, messages, str(model.path), args)
         else:
             from .talk import talk
 
-            status = talk(conversation, keep_history=not args.no_history)
+            status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
         if args.spec_stats:
-            print(*common.spec_report(conversation.drafter), sep="\n", file=sys.stderr)
+            text.tell("\n".join(common.spec_report(conversation.drafter)))
         return status
     finally:
         model.close()
 
 
-def _check_template(name: str) -> None:
-    """Refuse a model without a chat template before anything is compiled for it."""
+def _look_into(args: argparse.Namespace) -> Recommended | None:
+    """Read the recommended sampling; refuse a model without a chat template before anything is compiled for it."""
     from .. import hub
     from ..chat.template import ChatTemplate
     from ..gguf import GgufFile
+    from ..sampling.recommended import recommended_sampling
 
-    file = GgufFile(hub.find(name))
-    try:
-        ChatTemplate(file.metadata.str("tokenizer.chat_template", default=None))
-    finally:
-        file.close()
+    path = hub.find(args.model)
+    with GgufFile(path) as file:
+        if args.format is None:
+            ChatTemplate(file.metadata.str("tokenizer.chat_template", default=None))
+        return recommended_sampling(path, file.metadata)
 
 
-def _answer(conversation: Conversation, messages: list[str], path: str, as_json: bool) -> int:
+def _answer(conversation: Conversation, messages: list[str], path: str, args: argparse.Namespace) -> int:
     """Send messages in turn; each reply is a line of output, or part of one document."""
     turns: list[dict[str, Any]] = []
     interrupted = False
     for message in messages:
-        reply = conversation.send(message, stream=True)
-        try:
-            for piece in reply:
-                if not as_json:
-                    common.show(piece)
-        except KeyboardInterrupt:
-            interrupted = True
-            reply.close()
-        turns.append(
-            {
-                **common.describe(reply.result, "interrupted" if interrupted else None),
-                "reused": reply.result.reused_prefix,
-            }
-        )
-        if not as_json:
-            common.show("\n")
+        stream: Any = conversation.send(message, stream=True)
+        ended = replies.play(stream, show=not args.json, stop_circles=args.stop_circles)
+        reply = stream.result
+        turns.append({**common.describe(reply, ended), "reused": reply.reused_prefix})
+        if not args.json:
+            text.show("\n")
+        interrupted = ended == replies.INTERRUPTED
         if interrupted:
             break
-    if as_json:
+    if args.json:
         document = {"model": path, "messages": list(conversation.messages), "turns": turns}
-        common.print_json({**document, **common.describe_spec(conversation.drafter)})
+        text.print_json({**document, **common.describe_spec(conversation.drafter)})
     return 130 if interrupted else 0

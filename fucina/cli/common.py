@@ -1,23 +1,22 @@
-"""Options and habits that several subcommands share."""
+"""Options that several subcommands share, and what their values mean."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import defaults
-from ..errors import InvalidOption, InvalidText
+from ..errors import InvalidOption
+from .quick_start import started
+from .text import argument, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..engine.drafts import Drafter
     from ..generation import Generation
     from ..model import Model
+    from ..sampling.recommended import Recommended
 
 SAMPLING = (
     "temperature",
@@ -54,16 +53,23 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)"
     )
-    group.add_argument("--threads", type=int, metavar="N", help="of the native backend (the machine's cores)")
+    group.add_argument("--threads", type=int, metavar="N", help="threads of the native backend (the machine's cores)")
     group.add_argument(
-        "--context", type=int, metavar="N", help="positions that a conversation may have (what the model has)"
+        "--context",
+        type=int,
+        metavar="N",
+        help="most tokens of a text, prompt and reply together (what the model was trained with)",
     )
-    group.add_argument("--cache-dtype", choices=("f16", "f32"), help="of keys and values")
+    group.add_argument(
+        "--cache-dtype", choices=("f16", "f32"), help="number format of the cache (f16; f32 for a model in f32)"
+    )
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+def add_sampling_options(
+    parser: argparse.ArgumentParser, title: str = "choosing tokens (default: greedy, everything else off)"
+) -> None:
     """Add how tokens are chosen, and when to end."""
-    group = parser.add_argument_group("choosing tokens (greedy and everything off, unless told)")
+    group = parser.add_argument_group(title)
 
     def add(flag: str, kind: type, letter: str, default: float, text: str, *short: str) -> None:
         group.add_argument(*short, flag, type=kind, metavar=letter, help=f"{text} ({default:g})")
@@ -76,9 +82,16 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     add("--frequency-penalty", float, "F", defaults.FREQUENCY_PENALTY, "subtracted per occurrence")
     add("--presence-penalty", float, "F", defaults.PRESENCE_PENALTY, "subtracted once from seen tokens")
     add("--repeat-last-n", int, "N", defaults.REPEAT_LAST_N, "how many tokens the penalties look at")
-    group.add_argument("--seed", type=int, metavar="N", help="of the random draws; a random one is chosen and printed")
     group.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+        "--seed", type=int, metavar="N", help="seed of the random draws (a random one, which is printed)"
+    )
+    group.add_argument(
+        "--stop",
+        type=argument,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text; may be repeated",
     )
 
 
@@ -93,7 +106,7 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
     """Add speculation: the same tokens in less time, where text repeats itself."""
     group = parser.add_argument_group("speculation: the same tokens, in less time where text repeats itself")
     group.add_argument(
-        "--spec", action="store_true", help="draft tokens from the text so far, verify several in one pass"
+        "--spec", action="store_true", help="draft tokens from the text so far and verify several in one pass"
     )
     group.add_argument(
         "--spec-ref",
@@ -107,7 +120,7 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="costs of passes on this machine, from `fucina bench --verify-cost --write` (built in)",
     )
-    group.add_argument("--spec-stats", action="store_true", help="print on stderr what became of the drafts")
+    group.add_argument("--spec-stats", action="store_true", help="print on stderr how many drafts were accepted")
 
 
 def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
@@ -132,9 +145,8 @@ def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
         except OSError as error:
             raise InvalidOption(f"--spec-ref {name}: {error.strerror}") from None
         except UnicodeDecodeError as error:
-            raise InvalidOption(
-                f"--spec-ref {name}: not UTF-8, byte 0x{error.object[error.start]:02X} at {error.start}"
-            ) from None
+            byte = error.object[error.start]
+            raise InvalidOption(f"--spec-ref {name}: not UTF-8, byte 0x{byte:02X} at {error.start}") from None
         if not texts[-1]:
             raise InvalidOption(f"--spec-ref {name}: the file is empty, there is nothing to quote")
     if args.spec_costs is None:
@@ -167,72 +179,40 @@ def load_model(args: argparse.Namespace) -> Model:
     """Load the model that the options name."""
     from ..loading import load
 
-    return load(
+    model = load(
         args.model, backend=args.backend, threads=args.threads, context=args.context, cache_dtype=args.cache_dtype
     )
+    started()
+    return model
 
 
-def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of SamplerOptions that were given, checked, and a seed: random, and told, where draws need one."""
+def sampling_options(args: argparse.Namespace, recommended: Recommended | None = None) -> dict[str, Any]:
+    """Return fields of SamplerOptions: those given, over those that the model's makers recommend; and a seed.
+
+    What a user would not know otherwise is printed: a recommendation that is used, and a seed that was chosen because
+    tokens are drawn.  `--temperature 0` means greedy, without anything that was recommended.
+    """
     from ..sampling import SamplerOptions
+    from ..sampling.recommended import ALL_TOKENS
 
     given = {name: value for name in SAMPLING if (value := getattr(args, name)) is not None}
     if args.seed is not None:
         given["seed"] = args.seed
     SamplerOptions(**given)  # a bad setting should fail before a model is loaded
-    if args.seed is None and given.get("temperature", 0) > 0:
-        given["seed"] = secrets.randbits(32)
-        print(f"seed {given['seed']} (--seed {given['seed']} repeats this run)", file=sys.stderr)
-    return given
-
-
-def read_text(argument: str | None, what: str) -> str:
-    """Return a text given as an argument, or read it from stdin (UTF-8, one final newline dropped).
-
-    Raises
-    ------
-    InvalidText
-        stdin is not UTF-8.
-    """
-    if argument is not None and argument != "-":
-        return argument
-    if sys.stdin.isatty():
-        print(f"reading the {what} from the terminal; end it with Ctrl-D (Ctrl-Z, Enter on Windows)", file=sys.stderr)
-    buffer = getattr(sys.stdin, "buffer", None)
-    try:
-        text = sys.stdin.read() if buffer is None else buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidText(
-            f"the {what} on stdin is not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start}"
-        ) from None
-    for newline in ("\r\n", "\n"):
-        if text.endswith(newline):
-            return text[: -len(newline)]
-    return text
-
-
-def read_lines(what: str) -> Iterator[str]:
-    """Give the lines of stdin (UTF-8) as they come, without their ends or a byte order mark; raises InvalidText."""
-    buffer = getattr(sys.stdin, "buffer", None)
-    for number, raw in enumerate(sys.stdin if buffer is None else buffer, 1):
-        try:
-            line = raw if isinstance(raw, str) else raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidText(
-                f"the {what} on stdin are not UTF-8: byte 0x{error.object[error.start]:02X} at {error.start} of line {number}"
-            ) from None
-        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
-
-
-def show(text: str) -> None:
-    """Print a piece of text at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def print_json(document: Any) -> None:
-    """Print one JSON document, in ASCII."""
-    print(json.dumps(document, indent=2, allow_nan=False))
+    used: dict[str, Any] = {}
+    if recommended is not None and given.get("temperature", 1) > 0:
+        used = {name: value for name, value in recommended.options.items() if name not in given}
+    options = {**used, **given}
+    notice = []
+    if recommended is not None and used:
+        settings = ", ".join(f"{name} {'all' if value >= ALL_TOKENS else f'{value:g}'}" for name, value in used.items())
+        notice.append(f"sampling: {settings} (recommended {recommended.source})")
+    if args.seed is None and options.get("temperature", 0) > 0:
+        options["seed"] = secrets.randbits(32)
+        notice.append(f"seed {options['seed']} (--seed {options['seed']} repeats this run)")
+    if notice:
+        tell("; ".join(notice))
+    return options
 
 
 def describe(result: Generation, finish_reason: str | None = None) -> dict[str, Any]:
@@ -248,20 +228,3 @@ def describe(result: Generation, finish_reason: str | None = None) -> dict[str, 
         "decode_seconds": round(result.decode_seconds, 6),
         "tokens_per_second": round(result.decode_rate, 2),
     }
-
-
-def columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
-    """Return rows as aligned columns; those whose numbers are in `right` are aligned to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def megabytes(size: int | None) -> str:
-    """Return a size in MB (10**6 bytes), or ?."""
-    return "?" if size is None else f"{size / 1e6:.1f} MB"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from .. import defaults
-from . import common
+from . import common, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("prompt", nargs="?", help="the text; without it, or for -, it is read from stdin")
+    parser.add_argument(
+        "prompt", nargs="?", type=text.argument, help="the text; without it, or for -, it is read from stdin"
+    )
     common.add_model_options(parser)
     common.add_sampling_options(parser)
     common.add_max_tokens(parser, defaults.GENERATE_TOKENS)
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Stream the continuation to stdout, or print it as JSON."""
     options = common.sampling_options(args)
     speculative, references = common.spec_options(args)
-    prompt = common.read_text(args.prompt, "prompt")
+    prompt = text.read_text(args.prompt, "prompt")
     model = common.load_model(args)
     try:
         stream = model.generate(
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             for piece in stream:
                 if not args.json:
-                    common.show(piece)
+                    text.show(piece)
         except KeyboardInterrupt:  # what is there stays
             interrupted = True
         result = stream.result
@@ -51,15 +52,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         finish = "interrupted" if interrupted else None
         told = {**common.describe(result, finish), **common.describe_spec(stream.stream.drafter)}
-        common.print_json({"model": str(model.path), "prompt": prompt, **told})
+        text.print_json({"model": str(model.path), "prompt": prompt, **told})
     else:
-        common.show("\n")
+        text.show("\n")
     if args.stats:
-        print(
+        text.tell(
             f"prompt {result.prompt_tokens} tokens in {result.prefill_seconds:.2f} s, "
-            f"{len(result.tokens)} new tokens at {result.decode_rate:.1f} tokens/s, finish: {result.finish_reason}",
-            file=sys.stderr,
+            f"{len(result.tokens)} new tokens at {result.decode_rate:.1f} tokens/s, finish: {result.finish_reason}"
         )
     if args.spec_stats:
-        print(*common.spec_report(stream.stream.drafter), sep="\n", file=sys.stderr)
+        text.tell("\n".join(common.spec_report(stream.stream.drafter)))
     return 130 if interrupted else 0

@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from ..errors import GgufError, ModelError, UnsupportedTokenizerFormat
-from . import common
+from . import common, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         document["metadata"] = {key: file.metadata.describe(key) for key in file.metadata}
     file.close()
     if args.json:
-        common.print_json(document)
+        text.print_json(document)
     else:
         print(_readable(document))
     return 0
@@ -110,7 +110,7 @@ def _tokenizer(meta: Any) -> dict[str, Any] | None:
 def _readable(d: dict[str, Any]) -> str:
     lines = [
         ("file", d["file"] + (f" and {d['parts'] - 1} more parts" if d["parts"] > 1 else "")),
-        ("size", common.megabytes(d["file_bytes"])),
+        ("size", text.megabytes(d["file_bytes"])),
         ("name", d["name"] or "-"),
         ("licence", d["licence"] or "-"),
         ("architecture", f"{d['architecture']}" + ("" if d["runs_here"] else f"  (does not run here: {d['why_not']})")),
@@ -123,17 +123,17 @@ def _readable(d: dict[str, Any]) -> str:
         lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16)"))
     lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
     lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
-    text = [common.columns(lines), ""]
+    out = [text.columns(lines), ""]
     rows = [("type", "tensors", "parameters", "bytes")]
     rows += [(t, f"{r['tensors']}", f"{r['parameters']:,}", f"{r['bytes']:,}") for t, r in d["tensor_types"].items()]
-    text.append(common.columns(rows, right=(1, 2, 3)))
+    out.append(text.columns(rows, right=(1, 2, 3)))
     if "tensors" in d:
         rows = [("tensor", "shape", "type", "bytes")]
         rows += [(t["name"], " x ".join(map(str, t["shape"])), t["type"], f"{t['bytes']:,}") for t in d["tensors"]]
-        text += ["", common.columns(rows, right=(3,))]
+        out += ["", text.columns(rows, right=(3,))]
     if "metadata" in d:
-        text += ["", common.columns([("metadata", "value"), *d["metadata"].items()])]
-    return "\n".join(text)
+        out += ["", text.columns([("metadata", "value"), *d["metadata"].items()])]
+    return "\n".join(out)
 
 
 def _short(value: Any) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 
 from .. import hub
-from . import common
+from . import common, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.path or args.fetch:
         path = hub.find(args.path) if args.path else _fetch(args.fetch)
         if args.json:
-            common.print_json({"name": args.path or args.fetch, "path": str(path)})
+            text.print_json({"name": args.path or args.fetch, "path": str(path)})
         else:
             print(path)
         return 0
@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> int:
         documents = [dataclasses.asdict(model) for model in known]
         for document in documents:
             document["installed"] = document["installed"] and str(document["installed"])
-        common.print_json({"models_folder": str(hub.models_folder()), "models": documents})
+        text.print_json({"models_folder": str(hub.models_folder()), "models": documents})
         return 0
     rows = [("name", "size", "installed", "licence", "description")]
     for model in known:
         installed = "yes" if model.available else "no"
-        rows.append((model.name, common.megabytes(model.size), installed, model.licence, model.description))
-    print(common.columns(rows, right=(1,)))
+        rows.append((model.name, text.megabytes(model.size), installed, model.licence, model.description))
+    print(text.columns(rows, right=(1,)))
     for model in known:
         if model.available:
             where = model.installed or f"parts in {model.source}, joined when first used"
@@ -59,9 +59,7 @@ def _fetch(name: str):
         now = time.monotonic()
         if now - shown > 0.2 or done == total:
             shown = now
-            print(
-                f"\r{name}: {common.megabytes(done)} of {common.megabytes(total)} ", end="", file=sys.stderr, flush=True
-            )
+            print(f"\r{name}: {text.megabytes(done)} of {text.megabytes(total)} ", end="", file=sys.stderr, flush=True)
 
     on_terminal = sys.stderr.isatty()
     try:

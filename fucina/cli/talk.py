@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
-from . import common
+from ..replacing import replacing
+from . import common, replies
+from .text import read_lines, show, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,22 +33,22 @@ Ctrl-C stops a reply; what was said stays."""
 _HISTORY_LINES = 1000
 
 
-def talk(conversation: Conversation, keep_history: bool = True) -> int:
+def talk(conversation: Conversation, keep_history: bool = True, stop_circles: bool = False) -> int:
     """Read lines until the terminal, or stdin, ends or /exit; returns the exit code."""
+    terminal = _Terminal(conversation, stop_circles)
     if not sys.stdin.isatty():
-        return _read_on(_Terminal(conversation))
-    print("Type a message; /help for commands, Ctrl-D to leave.", file=sys.stderr)
+        return _read_on(terminal)
+    tell("Type a message; /help for commands, Ctrl-D to leave.")
     with _line_editing(keep_history):
-        terminal = _Terminal(conversation)
         while True:
             try:
                 line = _type_line().strip()
             except EOFError:
-                print(file=sys.stderr)
+                tell("")
                 return 0
             except UnicodeDecodeError as error:
                 byte = error.object[error.start]
-                _tell(
+                tell(
                     f"not sent: byte 0x{byte:02X} of that line is no {error.encoding} text, which this terminal is set to"
                 )
                 continue
@@ -70,7 +71,7 @@ def _type_line() -> str:
 
 def _read_on(terminal: _Terminal) -> int:
     """Take the lines of a script or another program; 1 if one of them could not be done, 130 after Ctrl-C."""
-    for line in map(str.strip, common.read_lines("messages")):
+    for line in map(str.strip, read_lines()):
         if line in ("/exit", "/quit"):
             break
         if line:
@@ -83,12 +84,12 @@ def _read_on(terminal: _Terminal) -> int:
 class _Terminal:
     """What a line does.  refused: one could not be done.  stopped: Ctrl-C came in a reply."""
 
-    def __init__(self, conversation: Conversation):
-        self.conversation = conversation
+    def __init__(self, conversation: Conversation, stop_circles: bool):
+        self.conversation, self.stop_circles = conversation, stop_circles
         self.refused = self.stopped = False
         self.last: Reply | None = None
         self.commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda text: _tell(HELP),
+            "/help": lambda text: tell(HELP),
             "/system": self.system,
             "/reset": self.reset,
             "/undo": self.undo,
@@ -113,34 +114,30 @@ class _Terminal:
     def refuse(self, text: str) -> None:
         """Say what cannot be done."""
         self.refused = True
-        _tell(text)
+        tell(text)
 
     def reply(self, begin: Callable[[], ReplyStream | Reply]) -> None:
         """Stream one reply."""
         stream: Any = begin()
-        try:
-            for piece in stream:
-                common.show(piece)
-        except KeyboardInterrupt:
-            stream.close()
+        if replies.play(stream, show=True, stop_circles=self.stop_circles) == replies.INTERRUPTED:
             self.stopped = True
-            common.show(" [stopped]")
-        common.show("\n")
+            show(" [stopped]")
+        show("\n")
         self.last = stream.result
 
     def system(self, text: str) -> None:
         """Show or change the system message."""
         if not text:
             said = self.conversation.system
-            _tell("no system message" if said is None else said)
+            tell("no system message" if said is None else said)
             return
         self.conversation.reset(system=None if text in ('""', "''") else text)
-        _tell("begun anew")
+        tell("begun anew")
 
     def reset(self, text: str) -> None:
         """Forget."""
         self.conversation.reset()
-        _tell("forgotten")
+        tell("forgotten")
 
     def undo(self, text: str) -> None:
         """Take turns back."""
@@ -149,7 +146,7 @@ class _Terminal:
             return
         self.conversation.undo(int(text or 1))
         said = [m for m in self.conversation.messages if m["role"] == "user"]
-        _tell(f"taken back; {len(said)} message{'' if len(said) == 1 else 's'} left")
+        tell(f"taken back; {len(said)} message{'' if len(said) == 1 else 's'} left")
 
     def save(self, text: str) -> None:
         """Write the conversation."""
@@ -161,7 +158,7 @@ class _Terminal:
         except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of nobody
             self.refuse(f"cannot write {text}: {getattr(error, 'strerror', None) or error}")
         else:
-            _tell(f"saved {text}")
+            tell(f"saved {text}")
 
     def stats(self, text: str) -> None:
         """Say what the conversation takes, and how fast it is."""
@@ -170,10 +167,10 @@ class _Terminal:
             f"last reply: {r.reused_prefix} of {r.prompt_tokens} prompt tokens reused, "
             f"{len(r.tokens)} new at {r.decode_rate:.1f} tokens/s, finish: {r.finish_reason}"
         )  # fmt: skip
-        _tell(f"{c.used} of {c.capacity} positions in use; {said}")
-        _tell(f"seed {c.sampler.options.seed}, {c.sampler.rng.position} draws made")
+        tell(f"{c.used} of {c.capacity} positions in use; {said}")
+        tell(f"seed {c.sampler.options.seed}, {c.sampler.rng.position} draws made")
         for line in common.spec_report(c.drafter):
-            _tell(line)
+            tell(line)
 
 
 def save(conversation: Conversation, path: Path) -> None:
@@ -186,16 +183,8 @@ def save(conversation: Conversation, path: Path) -> None:
         "sampling": asdict(conversation.sampler.options),
         "draws": conversation.sampler.rng.position,
     }
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 @contextmanager
@@ -215,16 +204,15 @@ def _line_editing(keep: bool) -> Iterator[None]:
         try:
             readline.read_history_file(file)
         except OSError as error:
-            _tell(f"cannot read the history of typed lines, {file}: {error}")
+            tell(f"cannot read the history of typed lines, {file}: {error}")
     try:
         yield
     finally:
         if keep:
-            temporary = file.with_name(f"{file.name}.{os.getpid()}.part")
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                temporary.touch(mode=0o600)  # what somebody typed is theirs alone
-                readline.write_history_file(temporary)
-                os.replace(temporary, file)
+                with replacing(file) as temporary:
+                    temporary.touch(mode=0o600)  # what somebody typed is theirs alone
+                    readline.write_history_file(temporary)
             except OSError as error:
-                _tell(f"cannot keep the history of typed lines, {file}: {error}")
+                tell(f"cannot keep the history of typed lines, {file}: {error}")

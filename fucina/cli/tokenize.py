@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ..errors import InvalidOption
-from . import common
+from . import common, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("text", nargs="?", help="the text; without it, or for -, it is read from stdin")
+    parser.add_argument(
+        "text", nargs="?", type=text.argument, help="the text; without it, or for -, it is read from stdin"
+    )
     common.add_model_name(parser)
     parser.add_argument("--plain", action="store_true", help="markers such as <|im_end|> in the text stay text")
     parser.add_argument("--bos", action="store_true", help="put BOS in front if the model wants it, as `generate` does")
@@ -21,20 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line a token, or the decoded text."""
+    """Print one line per token, or the decoded text."""
     from .. import hub
     from ..gguf import GgufFile
     from ..tokenizers import load_tokenizer
 
-    text = common.read_text(args.text, "text")
+    given = text.read_text(args.text, "text")
     file = GgufFile(hub.find(args.model))
     tokenizer = load_tokenizer(file.metadata)
     file.close()
     if args.decode:
-        ids = [_id(word) for word in text.replace(",", " ").split()]
-        text = tokenizer.decode(ids)
+        ids = [_id(word) for word in given.replace(",", " ").split()]
+        given = tokenizer.decode(ids)
     else:
-        ids = (tokenizer.encode_prompt if args.bos else tokenizer.encode)(text, special=not args.plain)
+        ids = (tokenizer.encode_prompt if args.bos else tokenizer.encode)(given, special=not args.plain)
     pieces = [tokenizer.piece(token) for token in ids]
     if args.json:
         tokens = [
@@ -46,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
             }
             for token, piece in zip(ids, pieces, strict=True)
         ]
-        common.print_json({"text": text, "count": len(ids), "tokens": tokens})
+        text.print_json({"text": given, "count": len(ids), "tokens": tokens})
     elif args.decode:
-        print(text)
+        print(given)
     else:
         rows = [(str(token), _shown(piece)) for token, piece in zip(ids, pieces, strict=True)]
         if rows:
-            print(common.columns(rows, right=(0,)))
-        print(f"{len(ids)} tokens, {len(text)} characters, {len(text.encode('utf-8'))} bytes")
+            print(text.columns(rows, right=(0,)))
+        print(f"{len(ids)} tokens, {len(given)} characters, {len(given.encode('utf-8'))} bytes")
     return 0
 
 

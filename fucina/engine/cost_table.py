@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import CostTableEmpty, InvalidOption
 from ..ops.rows import MAX_ROWS
+from ..replacing import replacing
 
 DEFAULT = Path(__file__).with_name("verify_cost.json")
 
@@ -110,13 +111,8 @@ class CostTable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as JSON."""
-        path = Path(path)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
+        with replacing(path) as part:
             part.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 @cache

@@ -5,15 +5,17 @@ shape, number format, where), and the tensors' bytes. This package opens such a 
 turns the bytes of a tensor into numbers (`dequantize`), and back (`quantize`, `write_gguf`).
 
 Where to read on: `parse` (the file, field by field), `quants` and `kquants` (number formats, byte by byte), `metadata`
-(typed getters), `split` (models in several files), `mapping` (memory-mapped files), `writer`.
+(typed getters), `split` (models in several files), `mapping` (memory-mapped files), `limits` (bounds of every number),
+`encode` (types of plain values), `writer`.
 """
 
-from fucina.errors import BlockFormatError, GgufError, GgufOpenError
+from fucina.errors import BlockFormatError, GgufError, GgufIncomplete, GgufOpenError
+from fucina.gguf.encode import Typed
 from fucina.gguf.metadata import Metadata
 from fucina.gguf.quants import dequantize, quantize
 from fucina.gguf.reader import GgufFile, TensorInfo
 from fucina.gguf.types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
-from fucina.gguf.writer import Typed, write_gguf
+from fucina.gguf.writer import write_gguf
 
 __all__ = [
     "READABLE",
@@ -22,6 +24,7 @@ __all__ = [
     "GgmlType",
     "GgufError",
     "GgufFile",
+    "GgufIncomplete",
     "GgufOpenError",
     "Metadata",
     "TensorInfo",

@@ -28,9 +28,9 @@ from functools import cache
 
 import numpy as np
 
-from fucina.errors import GgufError
-from fucina.gguf.metadata import Entry, StringArray
-from fucina.gguf.reader import GgufFile, TensorInfo
+from ..errors import GgufError
+from .reader import GgufFile, TensorInfo
+from .values import Entry, StringArray
 
 _WORD = np.dtype("<u8")
 _ROW = 1024  # words that become one

@@ -149,7 +149,7 @@ def _write_with_floor(x: np.ndarray, dtype: np.dtype, top: int) -> np.ndarray:
     b["scales"] = pack_scales(scale, floor)
     q = np.clip(np.rint(ratio(x + (dmin * floor)[..., None], (d * scale)[..., None])), 0, top).astype(np.uint8)
     b["q"] = (q[..., 0::2, :] & 15) | q[..., 1::2, :] << 4
-    if "high" in dtype.names:
+    if "high" in (dtype.names or ()):
         b["high"] = np.bitwise_or.reduce(q >> 4 << np.arange(8, dtype=np.uint8)[:, None], axis=-2)
     return b
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fucina.errors import GgufError, GgufOpenError
+from fucina.errors import GgufError, GgufIncomplete, GgufOpenError
 
 
 def shown(text: str | bytes, limit: int = 80) -> str:
@@ -33,7 +33,7 @@ class MappedFile:
     ------
     GgufOpenError
         The path is missing, a folder, a device or pipe, or may not be read.
-    GgufError
+    GgufIncomplete
         The file is empty.
     """
 
@@ -48,7 +48,9 @@ class MappedFile:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size == 0:  # an empty file cannot be mapped
-                    raise GgufError(f"{path}: the file is empty (0 bytes); expected a GGUF file. Download it again")
+                    raise GgufIncomplete(
+                        f"{path}: the file is empty (0 bytes); expected a GGUF file. Download it again"
+                    )
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except GgufError:
             raise
@@ -57,7 +59,7 @@ class MappedFile:
         except PermissionError as error:
             raise GgufOpenError(f"{path}: may not be read ({error.strerror}); check the file's permissions") from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or a file that shrank meanwhile
-            raise GgufOpenError(f"{ascii(str(path))}: cannot be opened ({error})") from error
+            raise GgufOpenError(f"{str(path)!a}: cannot be opened ({error})") from error
         self.size = size
         self.bytes = np.frombuffer(self._map, np.uint8)
 

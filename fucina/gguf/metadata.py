@@ -8,79 +8,23 @@ float, and a boolean is not an integer.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fucina.errors import GgufError
+from fucina.gguf.encode import encode_metadata
 from fucina.gguf.mapping import shown
 from fucina.gguf.types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
+from fucina.gguf.values import Entry
 
-_int, _float, _str, _bool = int, float, str, bool  # the getters below shadow these names inside the class
+# The getters below shadow these names inside the class.
+_int: TypeAlias = int
+_float: TypeAlias = float
+_str: TypeAlias = str
+_bool: TypeAlias = bool
 _REQUIRED: Any = object()
-
-
-class StringArray(Sequence[bytes]):
-    """An array of strings as it lies in the file (length, bytes, length, bytes, …), cut into `bytes` on first use."""
-
-    __slots__ = ("_count", "_items", "_raw")
-
-    def __init__(self, raw: bytes, count: int) -> None:
-        self._raw, self._count = raw, count
-        self._items: list[bytes] | None = None
-
-    def to_list(self) -> list[bytes]:
-        """The strings (the same list each time: do not change it)."""
-        raw = self._raw  # read before _items: another thread sets _items first and clears _raw after
-        items = self._items
-        if items is None:
-            at, unpack, items = 0, struct.Struct("<Q").unpack_from, []
-            for _ in range(self._count):
-                stop = at + 8 + unpack(raw, at)[0]
-                items.append(raw[at + 8 : stop])
-                at = stop
-            self._items = items
-            self._raw = b""
-        return items
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index):
-        return self.to_list()[index]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, (StringArray, list, tuple)):
-            return self.to_list() == list(other)
-        return NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{self._count} strings>"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One metadata value: its type, for arrays the element type, and the value.
-
-    Scalars are Python numbers, bool or bytes; number arrays are read-only NumPy arrays; string arrays `StringArray`.
-    """
-
-    type: ValueType
-    item: ValueType | None
-    value: Any
-
-    def describe(self) -> str:
-        """What a message says was found: `u32 32`, `string 'llama'`, `array of 3 i32`."""
-        if self.type == ValueType.ARRAY:
-            return f"array of {len(self.value)} {self.item.label}"
-        if self.type == ValueType.STRING:
-            return f"string {shown(self.value[:80], 60)}"
-        return f"{self.type.label} {self.value}"
 
 
 class Metadata(Mapping[str, Any]):
@@ -101,8 +45,6 @@ class Metadata(Mapping[str, Any]):
     @classmethod
     def from_dict(cls, values: Mapping[_str, Any]) -> Metadata:
         """Metadata from plain values, typed as `fucina.gguf.write_gguf` would write them."""
-        from fucina.gguf.writer import encode_metadata
-
         return cls(encode_metadata(values).entries)
 
     # --- the mapping --------------------------------------------------------------------------------------------

@@ -22,21 +22,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
 
-from fucina.errors import GgufError
+from fucina.errors import GgufError, GgufIncomplete
+from fucina.gguf.limits import MAX_DIMS, MAX_FILE, MAX_HEADER, MAX_NAME, alignment_of
 from fucina.gguf.mapping import shown
-from fucina.gguf.metadata import Entry, StringArray
 from fucina.gguf.types import READABLE, VALUE_DTYPES, GgmlType, ValueType, block_shape, supported_names, type_label
-
-MAX_HEADER = 1 << 28
-"""Largest header that is read, in bytes.  Real ones are below 2**25; the
-bound keeps a hostile file from costing minutes."""
-
-MAX_DIMS = 4
-DEFAULT_ALIGNMENT = 32
+from fucina.gguf.values import Entry, StringArray
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -77,12 +72,18 @@ class _Cursor:
         raise GgufError(f"{self.where}: {message}")
 
     def need(self, count: int, field: str) -> None:
+        """Check that `count` more bytes are there."""
         if count > self.end - self.at:
-            limit = "the file ends" if self.end == self.size else f"the largest header read ({MAX_HEADER} bytes) ends"
-            self.fail(
-                f"{field} needs {count} bytes at offset {self.at}, but {limit} at {self.end}; "
-                "expected a complete GGUF file (an interrupted download?)"
-            )
+            self.ends_early(f"{field} needs {count} bytes at offset {self.at}", self.at + count)
+
+    def ends_early(self, message: str, stop: int) -> NoReturn:
+        """Raise: the header goes on to byte `stop` at least, which is not there."""
+        if stop > MAX_HEADER:  # no header is that long: a number is damaged, not the file cut short
+            self.fail(f"{message}, more than a header of {MAX_HEADER} bytes, the longest that is read")
+        raise GgufIncomplete(
+            f"{self.where}: the file is incomplete: {message}, but the file ends at {self.size}; expected at least "
+            f"{stop} bytes (an interrupted download?)"
+        )
 
     def u32(self, field: str) -> int:
         self.need(4, field)
@@ -106,7 +107,10 @@ class _Cursor:
         return self.take(self.u64(f"length of {field}"), field)
 
     def name(self, field: str) -> str:
-        raw = self.string(field)
+        length = self.u64(f"length of {field}")
+        if length > MAX_NAME:
+            self.fail(f"{field} needs {length} bytes; expected at most {MAX_NAME}")
+        raw = self.take(length, field)
         if not raw:
             self.fail(f"{field} is empty; expected at least one character")
         try:
@@ -118,7 +122,8 @@ class _Cursor:
         """A number of items of at least `least_bytes` each, that can fit in what is left."""
         count = self.u64(field)
         if count * least_bytes > self.end - self.at:
-            self.fail(f"{field} is {count}, which cannot fit in the {self.end - self.at} bytes left of the header")
+            message = f"{field} is {count}, which takes at least {count * least_bytes} bytes at offset {self.at}"
+            self.ends_early(message, self.at + count * least_bytes)
         return count
 
 
@@ -134,8 +139,10 @@ def parse_header(view: memoryview, where: str) -> Header:
 
     Raises
     ------
+    GgufIncomplete
+        The file ends before its header does, or before its tensors do.
     GgufError
-        Anything at all is wrong; the message names the field, what was found and what was expected.
+        Anything else is wrong; the message names the field, what was found and what was expected.
     """
     cursor = _Cursor(view, where)
     version = _magic_and_version(cursor)
@@ -147,7 +154,7 @@ def parse_header(view: memoryview, where: str) -> Header:
         if key in entries:
             cursor.fail(f"metadata key {shown(key)} appears twice")
         entries[key] = _value(cursor, f"metadata value {shown(key)}")
-    alignment = _alignment(cursor, entries)
+    alignment = alignment_of(entries, where)
     found = [_tensor(cursor, i, n_tensors) for i in range(n_tensors)]
     data = -(-cursor.at // alignment) * alignment
     return Header(version, alignment, entries, _place(cursor, found, data, alignment))
@@ -155,7 +162,7 @@ def parse_header(view: memoryview, where: str) -> Header:
 
 def _magic_and_version(cursor: _Cursor) -> int:
     start = bytes(cursor.view[:64])
-    if start[:4] != b"GGUF":
+    if not b"GGUF".startswith(start[:4]):
         cursor.fail(f"not a GGUF file (starts with {shown(start[:16])}, expected 'GGUF'){_hint(start)}")
     cursor.take(4, "magic")
     version = cursor.u32("version")
@@ -228,24 +235,13 @@ def _strings(cursor: _Cursor, field: str) -> StringArray:
     last = end - 8
     for i in range(count):
         if at > last:
-            cursor.at = min(at, end)
+            cursor.at = at
             cursor.need(8, f"length of string {i} in {field}")
         at += 8 + unpack(view, at)[0]
-    if at > end:
-        cursor.fail(f"the last string of {field} reaches past the end of the header or file at {end}")
+    cursor.need(at - cursor.at, f"all strings of {field}")
     raw = bytes(view[cursor.at : at])
     cursor.at = at
     return StringArray(raw, count)
-
-
-def _alignment(cursor: _Cursor, entries: dict[str, Entry]) -> int:
-    entry = entries.get("general.alignment")
-    if entry is None:
-        return DEFAULT_ALIGNMENT
-    value = entry.value
-    if entry.type != ValueType.U32 or value < 8 or value & (value - 1):
-        cursor.fail(f"general.alignment is {entry.describe()}; expected a u32, a power of two, at least 8")
-    return value
 
 
 def _tensor(cursor: _Cursor, index: int, count: int) -> tuple[str, tuple[int, ...], GgmlType, int]:
@@ -280,16 +276,27 @@ def _place(cursor: _Cursor, found: list, data: int, alignment: int) -> tuple[Ten
         nbytes //= block_cols
         if offset % alignment:
             cursor.fail(f"{label} has offset {offset}; expected a multiple of the alignment {alignment}")
-        start = data + offset
-        if start + nbytes > cursor.size:
-            cursor.fail(
-                f"{label} {list(shape)} {format.name} takes bytes {start} to {start + nbytes}, but the file has "
-                f"{cursor.size}; expected a complete file (an interrupted download?)"
-            )
-        tensors[name] = TensorHeader(name, shape, format, start, nbytes)
-    previous = None
-    for tensor in sorted(tensors.values(), key=lambda t: t.start):
-        if previous is not None and tensor.start < previous.start + previous.nbytes:
-            cursor.fail(f"tensors {shown(previous.name)} and {shown(tensor.name)} overlap at byte {tensor.start}")
-        previous = tensor
+        tensors[name] = TensorHeader(name, shape, format, data + offset, nbytes)
+    _check_places(cursor, sorted(tensors.values(), key=lambda t: t.start))
     return tuple(tensors.values())
+
+
+def _check_places(cursor: _Cursor, tensors: list[TensorHeader]) -> None:
+    """Check that tensors, sorted by their start, do not overlap and lie inside the file."""
+    for previous, tensor in pairwise(tensors):
+        if tensor.start < previous.start + previous.nbytes:
+            cursor.fail(f"tensors {shown(previous.name)} and {shown(tensor.name)} overlap at byte {tensor.start}")
+    end = tensors[-1].start + tensors[-1].nbytes if tensors else 0
+    if end <= cursor.size:
+        return
+    first = next(t for t in tensors if t.start + t.nbytes > cursor.size)
+    message = (
+        f"tensor {shown(first.name)} {list(first.shape)} {first.format.name} takes bytes {first.start} to "
+        f"{first.start + first.nbytes}, but the file has {cursor.size}"
+    )
+    if end > MAX_FILE:
+        cursor.fail(f"{message}; expected at most {MAX_FILE} bytes (a damaged dimension or offset?)")
+    raise GgufIncomplete(
+        f"{cursor.where}: the file is incomplete: {message}; expected a complete file, of {end} bytes at least "
+        "(an interrupted download?)"
+    )

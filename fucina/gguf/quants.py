@@ -129,7 +129,7 @@ def _write_symmetric(x: np.ndarray, dtype: np.dtype, half: int) -> np.ndarray:
     q = np.clip(np.floor(ratio(x, d) + np.float32(half + 0.5)), 0, 2 * half - 1)
     b = np.zeros(x.shape[:-1], dtype)
     b["d"], b["q"] = d[..., 0], _pack_nibbles(q)
-    if "high" in dtype.names:
+    if "high" in (dtype.names or ()):
         b["high"] = _pack_fifth_bits(q)
     return b
 
@@ -140,7 +140,7 @@ def _write_with_floor(x: np.ndarray, dtype: np.dtype, top: int) -> np.ndarray:
     q = np.clip(np.floor(ratio(x - m, d) + np.float32(0.5)), 0, top)
     b = np.zeros(x.shape[:-1], dtype)
     b["d"], b["m"], b["q"] = d[..., 0], m[..., 0], _pack_nibbles(q)
-    if "high" in dtype.names:
+    if "high" in (dtype.names or ()):
         b["high"] = _pack_fifth_bits(q)
     return b
 

@@ -118,8 +118,10 @@ class GgufFile:
     ------
     GgufOpenError
         The file, or a part of a split model, is missing or cannot be opened.
+    GgufIncomplete
+        The file ends too early, as after an interrupted download.
     GgufError
-        The file is not GGUF, is damaged or incomplete, or holds a tensor format that is not supported.
+        The file is not GGUF, is damaged, or holds a tensor format that is not supported.
 
     Notes
     -----
@@ -171,7 +173,7 @@ class GgufFile:
     def _map(self, path: Path) -> tuple[Header, Metadata]:
         file = MappedFile(path)
         self._files.append(file)
-        with memoryview(file.bytes) as view:
+        with memoryview(file.bytes.data) as view:
             header = parse_header(view, str(path))
         return header, Metadata(header.entries, str(path))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fucina.errors import GgufError, GgufOpenError
@@ -22,6 +23,12 @@ def split_count(metadata: Metadata) -> int:
     if count < 1 and "split.count" in metadata:
         count = 1  # written by some tools for "not split"
     return count
+
+
+def is_part(path: Path, parts: Sequence[int]) -> bool:
+    """Whether a file of this name, with tensors that come from these parts of a model, is one part of several itself."""
+    match = _PART_NAME.fullmatch(path.name)
+    return match is not None and int(match["count"]) > 1 and len(set(parts)) < 2
 
 
 def part_paths(path: Path, metadata: Metadata) -> list[Path]:

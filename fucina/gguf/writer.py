@@ -7,7 +7,6 @@ renamed when it is complete, so that nobody ever sees half a model.
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,159 +16,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fucina.errors import BlockFormatError, GgufError
+from fucina.gguf.encode import encode_metadata, length_and_bytes, utf8
+from fucina.gguf.limits import MAX_DIMS, MAX_HEADER, MAX_NAME, alignment_of
 from fucina.gguf.mapping import shown
-from fucina.gguf.metadata import Entry, StringArray
-from fucina.gguf.parse import DEFAULT_ALIGNMENT, MAX_DIMS
+from fucina.gguf.metadata import Metadata
 from fucina.gguf.quants import quantize
 from fucina.gguf.reader import TensorInfo
-from fucina.gguf.types import (
-    SUPPORTED,
-    VALUE_DTYPES,
-    GgmlType,
-    ValueType,
-    block_shape,
-    ggml_type,
-    plain_dtype,
-    row_bytes,
-)
-
-_DTYPE_VALUES = {dtype: kind for kind, dtype in VALUE_DTYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """A metadata value whose type is said, not guessed: `Typed(1, ValueType.U8)`.
-
-    `Typed([], ValueType.ARRAY, ValueType.STRING)` is an empty array of strings.
-    """
-
-    value: Any
-    type: ValueType
-    item: ValueType | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedMetadata:
-    """Metadata as typed entries and as the bytes that a file holds."""
-
-    entries: dict[str, Entry]
-    data: bytes
-
-
-def encode_metadata(values: Mapping[str, Any]) -> EncodedMetadata:
-    """Type and encode metadata values.
-
-    Types are chosen as converters of the field do: bool -> bool; int -> u32, or i32, i64, u64 where it does not fit;
-    float -> f32; str and bytes -> string; a NumPy scalar or vector -> its own dtype; a list -> an array of one type,
-    integers i32 where all fit.  `Typed` and `Entry` (as `Metadata.entry` gives it) say the type themselves.
-
-    Raises
-    ------
-    GgufError
-        A value has no such type, or does not fit the type said; a key is empty; a list is empty or mixed.
-    """
-    entries: dict[str, Entry] = {}
-    out = bytearray()
-    for key, value in values.items():
-        if not isinstance(key, str) or not key:
-            raise GgufError(f"metadata key {key!r}: expected a string that is not empty")
-        entry = _entry(key, value)
-        entries[key] = entry
-        out += _string(_utf8(key)) + struct.pack("<I", entry.type)
-        if entry.type == ValueType.ARRAY:
-            out += struct.pack("<IQ", entry.item, len(entry.value))
-            out += b"".join(map(_string, entry.value)) if entry.item == ValueType.STRING else entry.value.tobytes()
-        elif entry.type == ValueType.STRING:
-            out += _string(entry.value)
-        else:
-            out += np.array(entry.value, VALUE_DTYPES[entry.type]).tobytes()
-    return EncodedMetadata(entries, bytes(out))
-
-
-def _string(raw: bytes) -> bytes:
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _utf8(text: str | bytes) -> bytes:
-    if isinstance(text, bytes):
-        return text
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise GgufError(f"string {shown(text)} cannot be written as UTF-8 (it holds half a surrogate pair)") from None
-
-
-def _entry(key: str, value: Any) -> Entry:
-    if isinstance(value, Entry):
-        value = Typed(value.value, value.type, value.item)
-    if not isinstance(value, Typed):
-        value = _guess(key, value)
-    kind, item = value.type, value.item
-    if kind != ValueType.ARRAY:
-        return Entry(kind, None, _scalar(key, value.value, kind))
-    if item is None or item == ValueType.ARRAY:
-        raise GgufError(f"metadata key {shown(key)}: an array needs an element type other than array")
-    if item == ValueType.STRING:
-        strings = [_string(_scalar(key, v, item)) for v in value.value]
-        return Entry(kind, item, StringArray(b"".join(strings), len(strings)))
-    numbers = np.array([_scalar(key, v, item) for v in value.value], VALUE_DTYPES[item])
-    numbers.flags.writeable = False
-    return Entry(kind, item, numbers)
-
-
-def _scalar(key: str, value: Any, kind: ValueType) -> Any:
-    """`value` as the Python object that an Entry of this type holds."""
-    if kind == ValueType.STRING and isinstance(value, (str, bytes)):
-        return _utf8(value)
-    dtype = VALUE_DTYPES.get(kind)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if dtype is not None and isinstance(value, (bool, int, float)) and isinstance(value, bool) == (dtype.kind == "b"):
-        if dtype.kind == "f" or isinstance(value, bool):
-            with np.errstate(over="ignore"):
-                return dtype.type(value).item()
-        if isinstance(value, int) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-            return value
-    raise GgufError(f"metadata key {shown(key)}: {shown(repr(value))} cannot be written as {kind.label}")
-
-
-def _guess(key: str, value: Any) -> Typed:
-    if isinstance(value, (np.generic, np.ndarray)):
-        kind = _DTYPE_VALUES.get(value.dtype.newbyteorder("<"))
-        if kind is not None and value.ndim <= 1:
-            return Typed(value, ValueType.ARRAY, kind) if value.ndim else Typed(value.item(), kind)
-    elif isinstance(value, StringArray):
-        return Typed(value, ValueType.ARRAY, ValueType.STRING)
-    elif isinstance(value, (list, tuple)):
-        kinds = {_scalar_kind(v, (ValueType.I32, ValueType.U32, ValueType.I64, ValueType.U64), value) for v in value}
-        if len(kinds) == 1 and None not in kinds:
-            return Typed(value, ValueType.ARRAY, kinds.pop())
-    else:
-        kind = _scalar_kind(value, (ValueType.U32, ValueType.I32, ValueType.I64, ValueType.U64), [value])
-        if kind is not None:
-            return Typed(value, kind)
-    raise GgufError(
-        f"metadata key {shown(key)}: cannot choose a type for {shown(repr(value))}; expected a bool, int, float, str, "
-        "bytes, a list of one of these that is not empty, a NumPy vector, or Typed(value, type)"
-    )
-
-
-def _scalar_kind(value: Any, integers: tuple[ValueType, ...], together: Any) -> ValueType | None:
-    if isinstance(value, bool):
-        return ValueType.BOOL
-    if isinstance(value, float):
-        return ValueType.F32
-    if isinstance(value, (str, bytes)):
-        return ValueType.STRING
-    if isinstance(value, int):
-        ints = [v for v in together if isinstance(v, int)]
-        for kind in integers:
-            if np.iinfo(VALUE_DTYPES[kind]).min <= min(ints) and max(ints) <= np.iinfo(VALUE_DTYPES[kind]).max:
-                return kind
-    return None
-
-
-# --- tensors -------------------------------------------------------------------------------------------------------
+from fucina.gguf.split import is_part
+from fucina.gguf.types import SUPPORTED, GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
+from fucina.replacing import replacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +45,8 @@ def _array_and_format(value: Any) -> tuple[np.ndarray, GgmlType | int | str]:
 def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
     if not isinstance(name, str) or not name:
         raise GgufError(f"tensor name {name!r}: expected a string that is not empty")
+    if len(utf8(name)) > MAX_NAME:
+        raise GgufError(f"tensor name {shown(name)} has {len(utf8(name))} bytes; expected at most {MAX_NAME}")
     label = f"tensor {shown(name)}"
     t = ggml_type(format)
     block_cols, block_bytes = block_shape(t)
@@ -221,6 +78,11 @@ def _write_tensor(out: BinaryIO, tensor: _Tensor, chunk: int = 1 << 22) -> None:
         out.write(np.ascontiguousarray(part).data)
 
 
+def _typed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of an open file as its typed entries; anything else as it is."""
+    return {key: metadata.entry(key) for key in metadata} if isinstance(metadata, Metadata) else metadata
+
+
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Any],
@@ -233,7 +95,9 @@ def write_gguf(
     path
         Where; an existing file is replaced, in one step, once the new one is complete.
     metadata
-        Keys and values; see `encode_metadata` for the types.  `general.alignment` is obeyed.
+        Keys and values; see `encode_metadata` for the types.  `general.alignment` is obeyed.  The keys `split.…`, which
+        say that a file is one part of several, are left out of a file that is not: one whose name does not end in
+        `-00001-of-00003.gguf` or that takes tensors of several parts.
     tensors
         Name -> (array, format).  A uint8 array holds the bytes of the format, [..., row_bytes]; a float array is
         quantised to the format, [..., cols]; integers are written as the plain format of their dtype.  The array's axes
@@ -248,29 +112,21 @@ def write_gguf(
         The file cannot be written; nothing is left behind.
     """
     path = Path(path)
-    encoded = encode_metadata(metadata)
-    alignment = DEFAULT_ALIGNMENT
-    if "general.alignment" in encoded.entries:
-        entry = encoded.entries["general.alignment"]
-        alignment = entry.value
-        if entry.type != ValueType.U32 or alignment < 8 or alignment & (alignment - 1):
-            raise GgufError(f"general.alignment is {entry.describe()}; expected a u32, a power of two, at least 8")
+    part = is_part(path, [value.part for value in tensors.values() if isinstance(value, TensorInfo)])
+    encoded = encode_metadata({k: v for k, v in _typed(metadata).items() if part or not str(k).startswith("split.")})
+    alignment = alignment_of(encoded.entries, str(path))
     todo = [_tensor(name, *_array_and_format(value)) for name, value in tensors.items()]
     header = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(todo), len(encoded.entries)) + encoded.data)
     offset = 0
     for t in todo:
         dims = t.dims[::-1]
-        header += _string(_utf8(t.name)) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, t.format, offset)
+        header += length_and_bytes(utf8(t.name)) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, t.format, offset)
         offset += -(-t.nbytes // alignment) * alignment
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with open(temporary, "xb") as out:
-            out.write(header)
-            for t in todo:
-                out.write(bytes(-out.tell() % alignment))
-                _write_tensor(out, t)
+    if len(header) > MAX_HEADER:
+        raise GgufError(f"{path}: the header would have {len(header)} bytes; expected at most {MAX_HEADER}")
+    with replacing(path) as temporary, open(temporary, "xb") as out:
+        out.write(header)
+        for t in todo:
             out.write(bytes(-out.tell() % alignment))
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            _write_tensor(out, t)
+        out.write(bytes(-out.tell() % alignment))

@@ -10,7 +10,6 @@ import hashlib
 import os
 import platform
 import stat
-import sys
 import tempfile
 import time
 import warnings
@@ -23,6 +22,7 @@ from llvmlite import binding
 from numba.core import config
 from numba.core.codegen import get_host_cpu_features
 
+from ..userdirs import cache_home, foreign_folder, named_folder
 from . import isa as isas
 
 KEEP_DAYS = 60  # folders of other versions that were not used for so long are removed
@@ -66,18 +66,9 @@ def folder() -> Path:
 
 
 def _roots() -> list[Path]:
-    given = [Path(os.environ[v]) for v in ("FUCINA_CACHE_DIR", "NUMBA_CACHE_DIR") if os.environ.get(v)]
-    try:
-        home = Path.home()
-    except RuntimeError:  # no home at all
-        return given
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return [*given, base / "fucina"]
+    home = cache_home()
+    roots = [named_folder("FUCINA_CACHE_DIR"), foreign_folder("NUMBA_CACHE_DIR"), home and home / "fucina"]
+    return [root for root in roots if root is not None]
 
 
 def _usable(path: Path) -> bool:

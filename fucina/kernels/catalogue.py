@@ -35,8 +35,13 @@ def describe() -> str:
     lines = ["| kernel | rule | parameters | |", "|---|---|---|---|"]
     for k in sorted(KERNELS.values(), key=lambda k: k.name):
         names = k.emit.__code__.co_varnames[1 : 1 + len(k.choices)]
-        parts = [n if c is int or len(c) > 2 else "|".join(c) for n, c in zip(names, k.choices, strict=True)]
+        parts = [_choices(n, c) for n, c in zip(names, k.choices, strict=True)]
         params = " ".join(f"{p.name}:f32" if p.is_float else p.name for p in k.params)
         does = " ".join((k.emit.__doc__ or "").split("\n\n")[0].split())
         lines.append(f"| {'.'.join([k.name, *parts])} | {k.rule} | {params} | {does} |")
     return "\n".join(lines)
+
+
+def _choices(name: str, choices: tuple[str, ...] | type) -> str:
+    """What may stand at this place of a kernel's full name: one of two words, or else what it is."""
+    return "|".join(choices) if isinstance(choices, tuple) and len(choices) <= 2 else name

@@ -30,7 +30,7 @@ _listener: Callable[[str, float | None], None] | None = None
 
 
 def on_compile(listener: Callable[[str, float | None], None] | None) -> None:
-    """Sets what is told about compiling: `listener(name, None)` before a kernel that is not in the cache is compiled,
+    """Sets who hears about compiling: `listener(name, None)` before a kernel that is not in the cache is compiled,
     `listener(name, seconds)` after it.  None: a single line on stderr, the first time."""
     global _listener
     _listener = listener
@@ -82,7 +82,7 @@ def _compile(full: str):
 
 @contextmanager
 def cached_here(what: str) -> Iterator[None]:
-    """Inside, whatever numba compiles with `cache=True` is kept in the stamped folder, and progress is told.
+    """Inside, whatever numba compiles with `cache=True` is kept in the cache folder, and the listener hears of it.
 
     `what` names it for the user.  Functions compiled so need a unique `__qualname__` each.
     """

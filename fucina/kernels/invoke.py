@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -21,7 +22,7 @@ def function(name: str, isa: str | None = None):
 
 
 def record_words(
-    name: str, params: dict[str, int | float], unit: int = 1, units: int = 1, rows: tuple[int, int] = (R.M, 1)
+    name: str, params: Mapping[str, float], unit: int = 1, units: int = 1, rows: tuple[int, int] = (R.M, 1)
 ) -> np.ndarray:
     """int64 [WORDS]: a stage record.  `units` are those per row; `rows` the words ROWS_WORD and ROWS_TIMES."""
     record = np.zeros(R.WORDS, np.int64)
@@ -32,7 +33,7 @@ def record_words(
     return record
 
 
-def put(record: np.ndarray, word: int, value: int | float) -> None:
+def put(record: np.ndarray, word: int, value: float) -> None:
     """Set a word of a record: a float as float32 bits."""
     if isinstance(value, float):
         record[word : word + 1].view(np.float32)[0] = value
@@ -42,7 +43,7 @@ def put(record: np.ndarray, word: int, value: int | float) -> None:
 
 def invoke(
     name: str,
-    params: dict[str, int | float],
+    params: Mapping[str, float],
     *,
     units: tuple[int, int],
     job: dict[int, int] | None = None,

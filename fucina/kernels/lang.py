@@ -181,7 +181,7 @@ class Emitter:
         return Value(self.b, v)
 
     def concat(self, parts: list[Value]) -> Value:
-        """Vectors behind one another: one, or two of the same type."""
+        """Vectors one after the other: one, or two of the same type."""
         return parts[0] if len(parts) == 1 else parts[0].shuffle(range(2 * parts[0].type.count), parts[1])
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:

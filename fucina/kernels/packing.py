@@ -75,7 +75,7 @@ def pack(
     release : callable, optional
         Called as release(start, stop) with byte ranges of `raw` that are not needed any more.
     threads : int
-        Slices of the weight are repacked by so many threads.
+        Threads that repack slices of the weight.
 
     Raises
     ------
@@ -115,13 +115,14 @@ def _format(ggml_type: int, rows: int, cols: int, count: int) -> Format:
 
 def _in_threads(work: Callable[[int, int], None], slices: list[tuple[int, int]], threads: int) -> None:
     """work(*slice) of every slice, by some threads; the first error is raised again when all have ended."""
-    waiting, failure = iter(slices), []
+    waiting = iter(slices)
+    failure: list[BaseException] = []
 
     def run() -> None:
         try:
             for one in waiting:  # a list's iterator hands each slice to one thread
                 work(*one)
-        except BaseException as e:  # raised again below
+        except BaseException as e:  # noqa: BLE001 (raised again below)
             failure.append(e)
 
     helpers = [threading.Thread(target=run) for _ in range(min(threads, len(slices)) - 1)]

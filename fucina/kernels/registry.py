@@ -88,8 +88,8 @@ def resolve(name: str) -> tuple[Kernel, tuple]:
     if k is None:
         raise UnknownKernel(f"no kernel is called {name!r}; families: {', '.join(sorted(KERNELS))}")
     args = tuple(int(p) if c is int and p.isdigit() else p for p, c in zip(parts, k.choices))
-    ok = all(isinstance(a, int) if c is int else a in c for a, c in zip(args, k.choices))
+    ok = all(a in c if isinstance(c, tuple) else isinstance(a, int) for a, c in zip(args, k.choices))
     if len(parts) != len(k.choices) or not ok:
-        wanted = ".".join([base] + ["<int>" if c is int else "|".join(c) for c in k.choices])
+        wanted = ".".join([base] + ["|".join(c) if isinstance(c, tuple) else "<int>" for c in k.choices])
         raise UnknownKernel(f"kernel {name!r} does not fit {wanted}")
     return k, args

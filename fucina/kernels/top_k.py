@@ -28,7 +28,7 @@ def _any_above(block, bound):
 
 
 def highest(rows, ids, values):
-    """Fill ids [m, k] with the k highest of rows [m, n], best first, equal ones by lowest id; -1 behind the last."""
+    """Fill ids [m, k] with the k highest of rows [m, n], best first, equal ones by lowest id; -1 after the last."""
     m, n = rows.shape
     k = ids.shape[1]
     for r in range(m):
@@ -70,7 +70,7 @@ def top_ids(rows: np.ndarray, k: int) -> np.ndarray:
 
     Returns
     -------
-    int32 [m, k], best first, equal logits by lowest id; -1 behind the end of a vocabulary smaller than k.
+    int32 [m, k], best first, equal logits by lowest id; -1 after the end of a vocabulary smaller than k.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def find_peer(python: str | None = None) -> str:
     ------
     PeerNotFound : it does not run, or has no module `llama_cpp`.
     """
-    python = python or os.environ.get("FUCINA_LLAMA_PYTHON") or sys.executable
+    python = os.path.expanduser(python or os.environ.get("FUCINA_LLAMA_PYTHON") or sys.executable)
     probe = [python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)"]
     try:
         found = subprocess.run(probe, capture_output=True, timeout=60).returncode == 0

@@ -7,7 +7,6 @@ side belongs to the same turn, so that ratios are taken pair by pair.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ResultsError
+from ..replacing import replacing
 from .machine import describe_machine, describe_versions
 
 SCHEMA = 1
@@ -115,9 +115,8 @@ def store(path: Path, name: str, record: dict[str, Any]) -> None:
     results["records"] = dict(sorted(results["records"].items()))
     check(results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(_compact(results), encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as part:
+        part.write_text(_compact(results), encoding="utf-8")
 
 
 def _compact(results: dict[str, Any]) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
+from ..engine.cost_table import CostTable
 from ..errors import InvalidOption
 from ..model import Model
 from ..ops.rows import MAX_ROWS
-from ..engine.cost_table import CostTable
 from .results import stamp
 from .tables import Table
 

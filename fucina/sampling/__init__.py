@@ -1,9 +1,8 @@
 """From logits to tokens: options, sampler, logit processors, the counter-based generator."""
 
 from .options import SamplerOptions
-from .processor import AllowTokens, BanTokens, BiasTokens, LogitProcessor, compose, has_structure, reset_processor
+from .processor import AllowTokens, BanTokens, BiasTokens, LogitProcessor, compose, members, reset_processor
 from .sampler import Sampler, SamplerState
-from .watermark import Watermark, watermark_score
 
 __all__ = [
     "AllowTokens",
@@ -13,9 +12,7 @@ __all__ = [
     "Sampler",
     "SamplerOptions",
     "SamplerState",
-    "Watermark",
     "compose",
-    "has_structure",
+    "members",
     "reset_processor",
-    "watermark_score",
 ]

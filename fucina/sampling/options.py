@@ -14,7 +14,7 @@ from .rng import MASK
 _INF = math.inf
 # name → (lowest, highest, whether the lowest itself is allowed)
 _REAL_RANGES = {
-    "temperature": (-_INF, _INF, True),
+    "temperature": (0.0, _INF, True),
     "top_p": (0.0, 1.0, True),
     "min_p": (0.0, 1.0, True),
     "repeat_penalty": (0.0, _INF, False),
@@ -27,26 +27,28 @@ _INTEGER_RANGES = {"top_k": _COUNT, "repeat_last_n": _COUNT, "seed": _WORD, "pos
 
 @dataclass(frozen=True, slots=True)
 class SamplerOptions:
-    """How a token is chosen from a row of logits (reference 13.6).
+    """How a token is chosen from a row of logits.
 
     Attributes
     ----------
-    temperature : float
-        Logits are divided by it; 0 (the default) or less selects greedy: the highest logit, no random draw.
-    top_k : int
-        Keep the k highest logits; 0 keeps all.
-    top_p : float
-        Keep the smallest most probable set whose probability reaches top_p, in [0, 1]; 1 keeps all, 0 keeps one.
-    min_p : float
-        Keep tokens at least min_p times as probable as the best, in [0, 1]; 0 keeps all.
-    repeat_penalty : float
-        Logits of tokens seen in the window are divided by it if positive, multiplied otherwise; > 0, 1 is off.
-    frequency_penalty, presence_penalty : float
-        Subtracted from the logit of each token in the window: times its count, and once.
-    repeat_last_n : int
+    temperature : float, at least 0
+        Logits are divided by it; 0 (the default) is greedy: the highest logit, no random draw.
+    top_k : int, at least 0
+        Keep the k highest logits; 0 (the default) keeps all.
+    top_p : float in [0, 1]
+        Keep the smallest most probable set whose probability reaches top_p; 1 (the default) keeps all, 0 keeps one.
+    min_p : float in [0, 1]
+        Keep tokens at least min_p times as probable as the best; 0 (the default) keeps all.
+    repeat_penalty : float, greater than 0
+        Logits of tokens seen in the window are divided by it if positive, multiplied otherwise; 1 (the default) is off.
+    frequency_penalty, presence_penalty : float, any sign
+        Subtracted from the logit of each token in the window: times its count, and once.  0 (the default) is off.
+    repeat_last_n : int, at least 0
         The window: how many of the latest tokens the three penalties look at; 0 turns them off.
-    seed : int
-        Of the random draws, in [0, 2**64).
+    seed : int in [0, 2**64)
+        Of the random draws.
+
+    Floats must be finite, and integers below 2**63 (the seed below 2**64).
 
     Raises
     ------
@@ -82,7 +84,7 @@ class SamplerOptions:
     @property
     def greedy(self) -> bool:
         """True if the choice is the highest logit, without a random draw."""
-        return self.temperature <= 0.0
+        return self.temperature == 0.0
 
     @property
     def penalises(self) -> bool:
@@ -91,19 +93,34 @@ class SamplerOptions:
         return self.repeat_last_n > 0 and not off
 
 
-def _check_real(name: str, value) -> float:
+def _shown(value: Any) -> str:
+    """Return the value as a message quotes it: an integer of thousands of digits is one that Python does not print."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a number of type {type(value).__name__} that is too long to show"
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def _check_real(name: str, value: Any) -> float:
     low, high, closed = _REAL_RANGES[name]
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidSamplerOption(f"{name} must be a number, got {value!r}")
+        raise InvalidSamplerOption(f"{name} must be a number, got {_shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = _INF
     if not math.isfinite(number):
-        raise InvalidSamplerOption(f"{name} must be finite, got {value!r}")
+        raise InvalidSamplerOption(f"{name} must be finite, got {_shown(value)}")
     if not (low <= number <= high) or (number == low and not closed):
-        bound = f"in [{low:g}, {high:g}]" if closed else f"greater than {low:g}"
-        raise InvalidSamplerOption(f"{name} must be {bound}, got {value!r}")
+        bound = (
+            f"greater than {low:g}"
+            if not closed
+            else f"at least {low:g}"
+            if high == _INF
+            else f"in [{low:g}, {high:g}]"
+        )
+        raise InvalidSamplerOption(f"{name} must be {bound}, got {_shown(value)}")
     return number
 
 
@@ -115,7 +132,7 @@ def check_integer(name: str, value: Any) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise InvalidSamplerOption(f"{name} must be an integer, got {value!r}") from None
+        raise InvalidSamplerOption(f"{name} must be an integer, got {_shown(value)}") from None
     if not low <= number <= high:
-        raise InvalidSamplerOption(f"{name} must be in [{low}, {high}], got {value!r}")
+        raise InvalidSamplerOption(f"{name} must be in [{low}, {high}], got {_shown(value)}")
     return number

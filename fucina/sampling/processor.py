@@ -8,17 +8,14 @@ import numpy as np
 
 from ..errors import InvalidOption, InvalidSamplerOption, TokenOutOfRange
 
-
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @runtime_checkable
 class LogitProcessor(Protocol):
-    """What a sampler calls.  One processor belongs to one stream and one thread (facts 5.1).
+    """What a sampler calls.  One processor belongs to one stream and one thread.
 
-    A processor may also have *structure*: both `forced_tokens(limit) -> list[int]`, the tokens that must come next
-    (empty: not forced), and `valid_prefix_len(tokens) -> int`, how many leading tokens would be accepted.  Both are
-    pure lookahead: they change nothing.  A processor that remembers nothing may leave `reset` out (see `reset_processor`).
+    A processor that remembers nothing may leave `reset` out (see `reset_processor`).
     """
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
@@ -29,11 +26,6 @@ class LogitProcessor(Protocol):
 
     def reset(self) -> None:
         """Forget the tokens committed so far: called when a turn starts."""
-
-
-def has_structure(processor: LogitProcessor | None) -> bool:
-    """Return True if `processor` can look ahead: it has both `forced_tokens` and `valid_prefix_len`."""
-    return all(callable(getattr(processor, hook, None)) for hook in ("forced_tokens", "valid_prefix_len"))
 
 
 def check_processor(processor: LogitProcessor | None) -> LogitProcessor | None:
@@ -159,48 +151,29 @@ class _Chain:
             reset_processor(processor)
 
 
-class _StructuredChain(_Chain):
-    """A chain with at least one member that has structure.
-
-    A member without structure can forbid a token, never permit one, so a token that one member forces stays the only
-    candidate; lookahead can then be too generous, which costs a rejected draft and never changes a choice.
-    """
-
-    __slots__ = ()
-
-    def forced_tokens(self, limit: int) -> list[int]:
-        """Return what the first member that forces anything forces, as far as the others would accept it."""
-        for processor in filter(has_structure, self.processors):
-            forced = list(processor.forced_tokens(limit))
-            if forced:
-                return forced[: self.valid_prefix_len(forced)]
-        return []
-
-    def valid_prefix_len(self, tokens: Sequence[int]) -> int:
-        """Return how many leading tokens every member with structure would accept."""
-        return min(processor.valid_prefix_len(tokens) for processor in self.processors if has_structure(processor))
+def members(processor: LogitProcessor | None) -> tuple[LogitProcessor, ...]:
+    """Return the processors that a composition holds, in order; another processor alone; nothing for None."""
+    if processor is None:
+        return ()
+    return processor.processors if isinstance(processor, _Chain) else (processor,)
 
 
 def compose(*processors: LogitProcessor | None) -> LogitProcessor | None:
     """Return one processor that applies `processors` in order (None entries are skipped).
 
-    The result has structure exactly if a member has.  No processor at all gives None, a single one itself.  A
-    composition among them counts as its members, so that each is known to all who look for it.
+    No processor at all gives None, a single one itself.  A composition among them counts as its members.
 
     Raises
     ------
     InvalidSamplerOption
         One object is given twice: it would be committed twice for each token.
     """
-    chosen: list[LogitProcessor] = []
-    for processor in processors:
-        if processor is not None:
-            chosen += processor.processors if isinstance(processor, _Chain) else (processor,)
+    chosen = [member for processor in processors for member in members(processor)]
     if len({id(processor) for processor in chosen}) != len(chosen):
         raise InvalidSamplerOption("one logit processor is named twice: each would see every token twice")
     if len(chosen) < 2:
         return chosen[0] if chosen else None
-    return _StructuredChain(chosen) if any(map(has_structure, chosen)) else _Chain(chosen)
+    return _Chain(chosen)
 
 
 def _bias(token: int, value: float) -> float:

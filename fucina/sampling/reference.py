@@ -13,7 +13,7 @@ from .options import SamplerOptions
 
 
 def penalise(logits: np.ndarray, history: Sequence[int], options: SamplerOptions) -> None:
-    """Apply repeat, frequency and presence penalties to `logits` (float32 [n]) in place (facts 4.2).
+    """Apply repeat, frequency and presence penalties to `logits` (float32 [n]) in place.
 
     Each distinct token of the last `repeat_last_n` of `history` once; ids outside the row are ignored.
     """

@@ -1,15 +1,15 @@
 """From a row of logits to a token: processor, penalties, then greedy or one random draw."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from ..errors import AllTokensMasked, InvalidLogits, NonFiniteLogits
 from ..kernels.weighing import MAX_VOCAB
 from .options import SamplerOptions, check_integer
 from .processor import LogitProcessor, check_processor, reset_processor
-from .reference import penalise
 from .rng import CounterRng
 
 
@@ -45,12 +45,12 @@ class Sampler:
 
     Notes
     -----
-    Order: processor, penalties, greedy shortcut, top-k, temperature, top-p, min-p, one draw (reference 13.6).  Every
-    cut is exact over the whole vocabulary: the documents' windows of 256 candidates do not exist here.  Equal logits
-    are ordered by lowest id.  One sampler belongs to one stream and one thread.
+    Order: processor, penalties, greedy shortcut, top-k, temperature, top-p, min-p, one draw.  Every cut is exact over
+    the whole vocabulary: `reference.choose` is the definition.  Equal logits are ordered by lowest id.  One sampler
+    belongs to one stream and one thread.
     """
 
-    __slots__ = ("options", "processor", "rng", "_row", "_scratch")
+    __slots__ = ("_row", "_scratch", "options", "processor", "rng")
 
     def __init__(self, options: SamplerOptions | None = None, processor: LogitProcessor | None = None):
         self.options = SamplerOptions() if options is None else options
@@ -96,10 +96,11 @@ class Sampler:
             row = self._row
             if self.processor is not None:
                 self.processor.process(row, history)
-            penalise(row, history, options)
+            if options.penalises:
+                self._penalise(row, history)
         best = int(row.argmax())  # the first maximum; a NaN wins over everything
         highest = float(row[best])
-        if highest != highest or highest == np.inf:
+        if math.isnan(highest) or highest == np.inf:
             raise NonFiniteLogits(f"logit {best} of {len(row)} is {highest}: expected finite values or -inf")
         if highest == -np.inf:
             raise AllTokensMasked(f"all {len(row)} logits are -inf: no token is left to choose")
@@ -151,12 +152,21 @@ class Sampler:
             self._scratch = ()
         return np.ascontiguousarray(row, dtype=np.float32)
 
+    def _penalise(self, row: np.ndarray, history: Sequence[int]) -> None:
+        from ..kernels.penalties import penaliser
+
+        o = self.options
+        window = np.array(history[-o.repeat_last_n :], dtype=np.int64)
+        window.sort()
+        penaliser()(row, window, o.repeat_penalty, o.frequency_penalty, o.presence_penalty)
+
     def _draw(self, row: np.ndarray, highest: float) -> int:
         from ..kernels.draw import drawer  # here, so that greedy decoding compiles nothing
 
         if not self._scratch:
             n = row.size
-            self._scratch = (np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64))
+            kinds = (np.int32, np.float32, np.int64, np.int64, None, np.int32, np.float32)
+            self._scratch = tuple(np.ones(n, np.int64) if kind is None else np.empty(n, kind) for kind in kinds)
         o = self.options
         u = self.rng.peek()
         return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)

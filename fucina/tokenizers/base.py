@@ -5,12 +5,14 @@ from __future__ import annotations
 import operator
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from fucina.errors import InvalidText, TokenOutOfRange
-from fucina.tokenizers.markers import MarkerMatcher
+from fucina.tokenizers.markers import ASSISTANT, USER, MarkerMatcher, barred_writers
 from fucina.tokenizers.streaming import StreamDecoder
 from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
+
+_TEMPLATES = 16  # whose markers are remembered
 
 
 class Tokenizer(ABC):
@@ -47,6 +49,7 @@ class Tokenizer(ABC):
         ends |= vocabulary.more_ends
         self.eog_ids = frozenset(ends if self.eos is None else ends | {self.eos})
         self._matchers: dict[bool, MarkerMatcher] = {}
+        self._barred: dict[str, dict[int, bytes]] = {}
         self._pieces: dict[int, bytes] = {}
 
     def _markers(self, *types: TokenType) -> dict[str, int]:
@@ -80,27 +83,90 @@ class Tokenizer(ABC):
         UnencodableBytes
             Bytes that no token spells were left out (as llama.cpp does, which does not say so).
         """
-        checked = _checked_text(text)
-        matcher = self._matchers.get(bool(special))
+        return self._join(self._matcher(bool(special)).split(_checked_text(text)))
+
+    def encode_rendered(self, text: str, writers: bytes, barred: Mapping[int, bytes]) -> list[int]:
+        """Token ids of a rendered conversation, in which markers in messages are ordinary text.
+
+        Where no message spells a marker, these are the ids of `encode(text)`.
+
+        Parameters
+        ----------
+        text
+            Text.
+        writers
+            Who wrote each character: `markers.TEMPLATE`, `USER` or `ASSISTANT`.
+        barred
+            By token id the writers of whom no character may be part of that token; see `barred`.
+
+        Raises
+        ------
+        InvalidText
+            `text` has an unpaired surrogate.
+        """
+        parts = self._matcher(True).split(_checked_text(text), writers, barred)
+        return self._join(parts, barred.keys() & self._user.values())
+
+    def barred(self, template: str) -> dict[int, bytes]:
+        """Who may not write which tokens in a conversation, under a chat template with this source.
+
+        Control tokens, and those that begin or end texts, are written by the template alone; see
+        `markers.barred_writers` for user-defined ones.
+        """
+        known = self._barred.get(template)
+        if known is not None:
+            return known
+        found = {i: barred_writers(text, template) for text, i in self._user.items()}
+        ends = self.eog_ids.intersection(self._user.values())
+        if self.bos is not None and self.bos in self._user.values():
+            ends |= {self.bos}
+        found |= dict.fromkeys({*self._control.values(), *ends}, bytes([USER, ASSISTANT]))
+        if len(self._barred) >= _TEMPLATES:
+            self._barred.clear()
+        self._barred[template] = {i: writers for i, writers in found.items() if writers}
+        return self._barred[template]
+
+    def _matcher(self, special: bool) -> MarkerMatcher:
+        matcher = self._matchers.get(special)
         if matcher is None:
             matcher = MarkerMatcher(self._user | self._control if special else self._user)
-            self._matchers[bool(special)] = matcher
+            self._matchers[special] = matcher
+        return matcher
+
+    def _join(self, parts: Iterable[str | int], markers_only: Set[int] = frozenset()) -> list[int]:
+        """Token ids of the markers, and of the raw text between them, which does not become one of `markers_only`."""
         ids: list[int] = []
         after_marker = True  # the start of a text counts as one (this matters for SentencePiece's space prefix)
-        for part in matcher.split(checked):
+        for part in parts:
             if isinstance(part, int):
                 ids.append(part)
             else:
+                start = len(ids)
                 self._encode_raw(part, after_marker, ids)
+                if not markers_only.isdisjoint(ids[start:]):  # merging can lead to a user-defined token, too
+                    ids[start:] = self._spelled_out(ids[start:], markers_only)
             after_marker = isinstance(part, int)
         return ids
 
+    def _spelled_out(self, ids: list[int], refused: Set[int]) -> list[int]:
+        """The ids with each refused token spelled letter by letter."""
+        spelled: list[int] = []
+        for token in ids:
+            if token not in refused:
+                spelled.append(token)
+                continue
+            for character in spelling(self.piece(token)):
+                self._encode_raw(character, False, spelled)
+        return spelled
+
     def encode_prompt(self, text: str | bytes, special: bool = True) -> list[int]:
         """`encode`, and BOS in front if the model wants it (`add_bos`) and the text does not begin with it already."""
-        ids = self.encode(text, special)
-        if self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
-            ids.insert(0, self.bos)
-        return ids
+        return self.with_bos(self.encode(text, special))
+
+    def with_bos(self, ids: list[int]) -> list[int]:
+        """`ids` with BOS in front if the model wants it (`add_bos`) and they do not begin with it already."""
+        wanted = self.add_bos and self.bos is not None and ids[:1] != [self.bos]
+        return [self.bos, *ids] if wanted and self.bos is not None else ids
 
     @abstractmethod
     def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
@@ -111,7 +177,7 @@ class Tokenizer(ABC):
         warnings.warn(
             f"no token of this vocabulary spells the byte {listed}: left out of the ids",
             UnencodableBytes,
-            stacklevel=5,
+            stacklevel=6,
         )
 
     # --- decoding -----------------------------------------------------------------------------------------------

@@ -11,7 +11,38 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
+TEMPLATE, USER, ASSISTANT = range(3)  # who wrote a character of a rendered conversation
+_IN_REPLIES = frozenset(
+    ["answer", "function_call", "reasoning", "think", "thinking", "thought", "tool_call", "tool_calls"]
+)
+_BRACKETS = ("<>", "[]", "{}")
+_NONE: Mapping[int, bytes] = {}
 _WINDOW = 12  # characters that are looked at to learn which markers can occur in a text at all
+
+
+def barred_writers(marker: str, template: str) -> bytes:
+    """Who may not write a user-defined token in a conversation: some of USER, ASSISTANT.
+
+    Vocabularies call many kinds of tokens user-defined.  Of those that mark turns, no message may contain any: they have
+    the shape `<|…|>`, or half of it (`<|turn>`), or are bracketed words that the template spells (`[INST]`, `</user>`).
+    Those that enclose a part of a reply (`<think>`, `</think>`) may stand in replies.  Everything else (runs of spaces,
+    `<table>`) consists of words like any other.
+
+    Parameters
+    ----------
+    marker
+        Text of the token.
+    template
+        Source of the chat template.
+    """
+    if len(marker) > 3 and (marker[:2] in ("<|", "<｜") or marker[-2:] in ("|>", "｜>")):
+        return bytes([USER, ASSISTANT])
+    if len(marker) < 3 or marker[0] + marker[-1] not in _BRACKETS:
+        return b""
+    name = marker.strip("</>")
+    if name in _IN_REPLIES and (f"<{name}>" in template or f"</{name}>" in template):
+        return bytes([USER])
+    return bytes([USER, ASSISTANT]) if marker in template else b""
 
 
 class MarkerMatcher:
@@ -38,8 +69,18 @@ class MarkerMatcher:
         # A look-ahead, so that windows may overlap: every place where a marker could begin is seen.
         self._starts = re.compile(f"(?=([{first}].{{0,{_WINDOW - 1}}}))", re.DOTALL) if first else None
 
-    def split(self, text: str) -> list[str | int]:
-        """The text as a list of raw pieces (str, none empty) and token ids (int) of the markers between them."""
+    def split(self, text: str, writers: bytes = b"", barred: Mapping[int, bytes] = _NONE) -> list[str | int]:
+        """The text as a list of raw pieces (str, none empty) and token ids (int) of the markers between them.
+
+        Parameters
+        ----------
+        text
+            Text.
+        writers
+            Who wrote each character; b"" if that does not matter.
+        barred
+            By token id the writers of whom no character may be part of that marker.
+        """
         places = self._possible(text)
         if not places:
             return [text] if text else []
@@ -50,6 +91,10 @@ class MarkerMatcher:
             at = text.find(marker)
             while at >= 0:
                 stop = at + len(marker)
+                alien = max((writers.rfind(who, at, stop) for who in barred.get(token, b"")), default=-1)
+                if alien >= 0:
+                    at = text.find(marker, alien + 1)
+                    continue
                 clash = taken.find(1, at, stop)
                 if clash < 0:
                     taken[at:stop] = b"\1" * len(marker)

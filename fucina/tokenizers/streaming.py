@@ -7,10 +7,15 @@ text by itself.  A decoder that translated token by token would print two replac
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from fucina.tokenizers.base import Tokenizer
+
+class Speller(Protocol):
+    """What a stream needs of a tokenizer: the bytes of a token, in the middle of a text and at its beginning."""
+
+    def piece(self, token: int, special: bool = True) -> bytes: ...
+
+    def first_piece(self, token: int, special: bool = True) -> bytes: ...
 
 
 class StreamDecoder:
@@ -26,7 +31,7 @@ class StreamDecoder:
 
     __slots__ = ("_special", "_started", "_tokenizer", "_utf8")
 
-    def __init__(self, tokenizer: Tokenizer, special: bool = False, begins: bool = True) -> None:
+    def __init__(self, tokenizer: Speller, special: bool = False, begins: bool = True) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")

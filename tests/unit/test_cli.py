@@ -558,3 +558,190 @@ def test_ctrl_c_in_a_process(path):
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130 and out.endswith(b"\n") and b"Traceback" not in err
+
+
+# --- characters, output that cannot be written --------------------------------------------------------------------
+
+COMMANDS = ["generate", "chat", "info", "tokenize", "models", "--help", "--version", "chat --help"]
+
+
+def words_of(command, path):
+    return {
+        "generate": ["generate", "ab", "-n", "3", *naive(path)],
+        "chat": ["chat", "hi", "-n", "3", *naive(path)],
+        "info": ["info", path, "--tensors"],
+        "tokenize": ["tokenize", "hi", "-m", path],
+    }.get(command, command.split())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [*[(c, "") for c in COMMANDS], ("chat", "1"), ("tokenize", "1"), ("--version", "1")]
+)
+def test_a_full_disk_is_one_line(path, command, unbuffered):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fucina", *words_of(command, path)],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            timeout=60, text=True,
+        )  # fmt: skip
+    if (unbuffered and command.startswith("-")) or command.endswith("--help"):
+        assert "Traceback" not in done.stderr  # argparse itself ignores that
+        return
+    assert done.returncode == 1
+    assert done.stderr == "fucina: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_a_full_disk_below_stderr(path):
+    with open("/dev/full", "w") as full:
+        for words in (
+            ["info", "nope"],
+            ["generate", "x", "--nope"],
+            ["chat", "hi", "-t", "1", "-n", "2", *naive(path)],
+        ):
+            command = [sys.executable, "-m", "fucina", *words]
+            assert subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=full, timeout=60).returncode in (
+                1,
+                2,
+            )
+
+
+@pytest.mark.parametrize("command", ["chat", "info", "models", "--help"])
+def test_nobody_reads(path, command):
+    """Not an error: `fucina info | head -1` has what it wants."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "fucina", *words_of(command, path)],
+        cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="arguments are bytes on POSIX systems only")
+
+
+@POSIX
+@pytest.mark.parametrize(("locale", "utf8"), [("C", "0"), ("POSIX", "1"), ("C.UTF-8", "0")])
+def test_arguments_are_utf8_in_every_locale(path, locale, utf8):
+    environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": utf8}
+    done = process("-m", "fucina", "tokenize", "é🙂", "-m", path, "--json", env=environment)
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, err) == (0, b"") and json.loads(out)["text"] == "é🙂"
+    done = process(
+        "-m", "fucina", "chat", "é", "--system", "ü", "--stop", "ö", "-n", "2", "--json", *naive(path), env=environment
+    )
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, err) == (0, b"")
+    assert [m["content"] for m in json.loads(out)["messages"][:2]] == ["ü", "é"]
+
+
+@POSIX
+def test_arguments_that_are_no_text(path, tmp_path):
+    done = process("-m", "fucina", "tokenize", b"a\xe9", "-m", path)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 2 and not out and b"argument text: the text is not UTF-8: byte 0xE9 at 1" in err
+    strange = os.fsencode(tmp_path) + b"/m\xe9.gguf"  # a name of a file may be any bytes
+    Path(os.fsdecode(strange)).write_bytes(Path(path).read_bytes())
+    for words in (["info", strange], ["generate", "ab", "-n", "2", "--model", strange, "--backend", "naive"]):
+        for encoding in ("utf-8", "ascii"):
+            done = process("-m", "fucina", *words, env={**os.environ, "PYTHONIOENCODING": encoding})
+            out, err = done.communicate(timeout=60)
+            assert (done.returncode, err) == (0, b"")
+            assert words[0] != "info" or b"m\xe9.gguf" in out
+
+
+# --- recommended sampling, circles --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def advised(tmp_path):
+    """A chat model whose file recommends sampling."""
+    import numpy as np
+
+    from fucina.gguf import GgufFile, write_gguf
+
+    path = tmp_path / "advised.gguf"
+    with GgufFile(write_chat_model(tmp_path / "plain.gguf")) as file:
+        advice = {
+            "general.sampling.temp": np.float32(0.7), "general.sampling.top_k": np.int32(20),
+            "general.sampling.penalty_repeat": np.float32(1.1), "general.sampling.penalty_last_n": np.int32(-1),
+            "general.sampling.mirostat": np.int32(0), "general.sampling.min_p": np.float32(7),
+        }  # fmt: skip
+        write_gguf(path, {key: file.metadata.entry(key) for key in file.metadata} | advice, file.tensors)
+    return path
+
+
+@pytest.mark.filterwarnings("default")
+def test_chat_takes_the_sampling_of_the_file(cli, advised):
+    command = ("chat", "hi", "-n", 8, "--json", "--model", advised, "--backend", "naive")
+    status, out, err = cli(*command, "--seed", 3)
+    assert status == 0
+    assert (
+        "sampling: temperature 0.7, top_k 20, repeat_penalty 1.1, repeat_last_n all (recommended by its file)\n" in err
+    )
+    assert "metadata key general.sampling.min_p is ignored: min_p must be in [0, 1], got 7.0" in err
+    model = fucina.load(advised, backend="naive")
+    options = {"temperature": 0.7, "top_k": 20, "repeat_penalty": 1.1, "repeat_last_n": 1 << 31, "seed": 3}
+    reply = fucina.Conversation(model, max_tokens=8, **options).send("hi")
+    assert json.loads(out)["turns"][0]["tokens"] == reply.tokens
+    flags = ("-t", 0.4, "--top-k", 3)
+    status, out, err = cli(*command, *flags)
+    seed = json.loads(out)["turns"][0]["seed"]
+    assert f"sampling: repeat_penalty 1.1, repeat_last_n all (recommended by its file); seed {seed} (--seed" in err
+    reply = fucina.Conversation(model, max_tokens=8, **{**options, "temperature": 0.4, "top_k": 3, "seed": seed}).send(
+        "hi"
+    )
+    assert json.loads(out)["turns"][0]["tokens"] == reply.tokens
+    status, out, err = cli(*command, "-t", 0)
+    greedy = fucina.Conversation(model, max_tokens=8).send("hi")
+    assert "sampling" not in err.replace("general.sampling.min_p", "") and "seed" not in err
+    assert json.loads(out)["turns"][0]["tokens"] == greedy.tokens
+    assert (
+        json.loads(cli("generate", "hi", "-n", 4, "--json", "--model", advised, "--backend", "naive")[1])["seed"] == 0
+    )
+    model.close()
+
+
+@pytest.mark.parametrize("options", [(), ("--stop-circles",)])
+def test_a_circle_is_told(cli, path, monkeypatch, options):
+    from fucina.chat import circles
+
+    monkeypatch.setattr(circles, "find_circle", lambda tokens: circles.Circle(7, 20) if len(tokens) >= 20 else None)
+    status, out, err = cli("chat", "hi", "-n", 60, "--json", *options, *naive(path))
+    turn = json.loads(out)["turns"][0]
+    assert status == 0 and err.startswith("the reply runs in a circle (the same 7 tokens 20 times); ")
+    assert (
+        err.endswith("it was ended\n" if options else "Ctrl-C ends it, --stop-circles would\n") and err.count("\n") == 1
+    )
+    assert turn["finish_reason"] == ("circle" if options else "length")
+    assert 20 <= len(turn["tokens"]) < 60 if options else len(turn["tokens"]) == 60
+
+
+def test_known_models_have_recommended_sampling(tmp_path):
+    from fucina.gguf import Metadata
+    from fucina.sampling import SamplerOptions
+    from fucina.sampling.recommended import recommended_sampling
+
+    for entry in hub.KNOWN:
+        advice = recommended_sampling(tmp_path / entry.filename, Metadata({}))
+        assert (advice is None) == (not entry.sampling)
+        if advice is not None:
+            SamplerOptions(**advice.options)
+    smollm2 = hub.entry_named("smollm2")
+    assert dict(smollm2.sampling) == {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.1}
+    assert recommended_sampling(tmp_path / "other.gguf", Metadata({})) is None
+    own = Metadata.from_dict({"general.sampling.top_k": 5})
+    assert recommended_sampling(tmp_path / smollm2.filename, own).options == {"top_k": 5}  # the file knows best
+
+
+@pytest.mark.parametrize("value", [7.0, -0.5, float("nan"), "0.5", True, [0.5]])
+def test_recommended_sampling_out_of_range(tmp_path, value):
+    from fucina.gguf import Metadata
+    from fucina.sampling.recommended import recommended_sampling
+
+    metadata = Metadata.from_dict({"general.sampling.top_p": value, "general.sampling.top_k": 3.0})
+    with pytest.warns(UserWarning, match="general.sampling.top_p is ignored: top_p must be"):
+        assert recommended_sampling(tmp_path / "m.gguf", metadata).options == {"top_k": 3}

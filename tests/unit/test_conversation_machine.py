@@ -21,11 +21,12 @@ import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
 from fucina.engine import common_prefix
 from fucina.errors import ContextFull, NoSuchTurn, ReferencesUnsupported, SpeculationDisabled, UnknownMessages
-from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, Watermark, compose
+from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, compose
 from fucina.speculative import Options, SourceDrafter
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
 from tests.models import need_smollm2
+from tests.processors import Partition
 
 STEPS = int(os.environ.get("FUCINA_MACHINE_STEPS", "2000"))
 STEPS_A_RUN = 50
@@ -91,7 +92,7 @@ class Knowing:
 
 def processor_of(kind, model):
     likely = dict.fromkeys(model.tokenizer.encode("abé["), 6.0)  # so that stop texts happen, and almost happen
-    return (None, BiasTokens(likely), BanTokens(range(60, 90)), compose(Watermark(6), BanTokens([7])))[kind]
+    return (None, BiasTokens(likely), BanTokens(range(60, 90)), compose(Partition(6), BanTokens([7])))[kind]
 
 
 class Oracle:

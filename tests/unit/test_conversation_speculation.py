@@ -16,10 +16,11 @@ from fucina.errors import (
     SpeculationDisabled,
     TokenOutOfRange,
 )
-from fucina.sampling import BanTokens, BiasTokens, Watermark, compose
+from fucina.sampling import BanTokens, BiasTokens, compose
 from fucina.speculative import CascadeOptions, Options, SourceDrafter, SpeculationIndex, Stats
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
+from tests.processors import Partition
 from tests.spec_toys import rows_of
 
 EAGER = Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
@@ -137,7 +138,7 @@ def processor_of(kind, model):
     return {
         "none": None,
         "ban": BanTokens(range(60, 90)),
-        "several": compose(Watermark(6), BiasTokens(likely), BanTokens([7])),
+        "several": compose(Partition(6), BiasTokens(likely), BanTokens([7])),
     }[kind]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import tracemalloc
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fucina.errors import GgufError
-from fucina.gguf import SUPPORTED, GgufFile, dequantize
-from fucina.gguf.parse import parse_header
+from fucina.errors import GgufError, GgufIncomplete
+from fucina.gguf import SUPPORTED, GgufFile, dequantize, parse
+from fucina.gguf.parse import _Cursor, parse_header
 from tests.gguf_files import sample
 
 SAMPLE = sample()
@@ -105,6 +106,72 @@ def test_every_byte_and_word_of_the_header():
     finally:
         tracemalloc.stop()
     assert opened > 500 and refused > 1000  # names and values may change; lengths, counts, types may not
+
+
+class Recorder(_Cursor):
+    """A cursor that remembers where the numbers of a header lie: (offset, bytes)."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(memoryview(raw), "recorded")
+        self.numbers: list[tuple[int, int]] = []
+
+    def u32(self, field: str) -> int:
+        self.numbers.append((self.at, 4))
+        return super().u32(field)
+
+    def u64(self, field: str) -> int:
+        self.numbers.append((self.at, 8))
+        return super().u64(field)
+
+
+def numbers(raw: bytes, monkeypatch) -> list[tuple[int, int]]:
+    recorder = Recorder(raw)
+    monkeypatch.setattr(parse, "_Cursor", lambda view, where: recorder)
+    parse_header(memoryview(raw), "recorded")
+    monkeypatch.undo()
+    return recorder.numbers
+
+
+def test_every_number_replaced_by_extremes(tmp_path, monkeypatch):
+    """Counts, lengths, types, dimensions, offsets: an error of its own class, and no memory on the word of a number."""
+    places = numbers(SAMPLE, monkeypatch)
+    at = SAMPLE.index(b"t.strings") + 9 + 16  # lengths inside an array of strings are read in a loop of their own
+    places += [(at, 8), (at + 9, 8), (at + 17, 8)]
+    assert len(places) > 70
+    extremes = sorted(
+        {(1 << n) + d & (1 << 64) - 1 for n in (0, 4, 7, 8, 16, 28, 31, 32, 40, 62, 63) for d in (-1, 0, 1)}
+    )
+    path = tmp_path / "extreme.gguf"
+    opened = 0
+    tracemalloc.start()
+    try:
+        for at, width in places:
+            for value in {v & (1 << 8 * width) - 1 for v in extremes}:
+                opened += opens(path, SAMPLE[:at] + value.to_bytes(width, "little") + SAMPLE[at + width :])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert opened > 10  # a version, a type of the same size
+
+
+def test_every_bit_flipped(tmp_path):
+    end = len(SAMPLE) - 240
+    for at in range(end):
+        for bit in range(8):
+            raw = SAMPLE[:at] + bytes([SAMPLE[at] ^ 1 << bit]) + SAMPLE[at + 1 :]
+            try:
+                parse_header(memoryview(raw), "flipped")
+            except GgufError as error:
+                assert "flipped: " in str(error) and len(str(error)) < 1000
+
+
+def test_every_cut_is_called_incomplete(tmp_path):
+    path = tmp_path / "cut.gguf"
+    for cut in range(len(SAMPLE)):
+        path.write_bytes(SAMPLE[:cut])
+        with pytest.raises(GgufIncomplete) as caught:
+            GgufFile(path)
+        assert "cut.gguf: the file is " in str(caught.value) and (cut == 0 or str(cut) in str(caught.value))
 
 
 def test_undamaged(tmp_path):

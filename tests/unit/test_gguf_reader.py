@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fucina.errors import GgufError, GgufOpenError
+from fucina.errors import GgufError, GgufIncomplete, GgufOpenError
 from fucina.gguf import READABLE, GgmlType, GgufFile, dequantize, write_gguf
-from fucina.gguf.parse import MAX_HEADER, parse_header
+from fucina.gguf.limits import MAX_HEADER, MAX_NAME
+from fucina.gguf.parse import parse_header
 from tests.gguf_files import ARRAY, BOOL, STRING, U32, array, build, kv, sample, string, tensor
 from tests.models import TINY, need_smollm2
 
@@ -201,8 +202,8 @@ def test_unreadable_file(put):
         (b"FUGG\0\0\0\x03", "big-endian"),
         (struct.pack("<Q", 100) + b'{"__metadata__":{}}', "safetensors"),
         (bytes(100), "zeros"),
-        (b"GGU", "starts with 'GGU'"),
-        (b"G", "not a GGUF file"),
+        (b"GGUX", "starts with 'GGUX'"),
+        (b"GX", "not a GGUF file"),
         (b"anything else", "starts with 'anything else'"),
         (b"\xff\xfe\x1b[31m", "not a GGUF file"),
     ],
@@ -233,12 +234,17 @@ def test_every_truncation_is_refused(put):
     raw = sample()
     parse_header(memoryview(raw), "whole")
     for cut in range(len(raw)):
-        with pytest.raises(GgufError):
+        with pytest.raises(GgufIncomplete, match="the file is incomplete"):
             parse_header(memoryview(raw[:cut]), "cut")
-    refused(put(raw[:-1]), "tensor 'e'", "complete file")
-    refused(put(raw[:100]), "cannot fit in the 84 bytes left")
-    refused(put(raw[:20]), "tensor count is 3, which cannot fit")
-    refused(put(raw[:10]), "tensor count needs 8 bytes at offset 8, but the file ends at 10")
+    refused(put(raw[:-1]), "tensor 'e'", f"the file has {len(raw) - 1}", f"of {len(raw)} bytes", "interrupted download")
+    refused(put(raw[:200]), "metadata count is 18, which takes at least", "ends at 200", "expected at least")
+    refused(put(raw[:300]), "needs", "at offset", "the file ends at 300; expected at least")
+    refused(
+        put(raw[:20]), "tensor count is 3, which takes at least 99 bytes at offset 16", "ends at 20", "at least 115"
+    )
+    refused(
+        put(raw[:10]), "tensor count needs 8 bytes at offset 8, but the file ends at 10; expected at least 16 bytes"
+    )
 
 
 @pytest.mark.parametrize("huge", [*HUGE, 1000])
@@ -246,12 +252,12 @@ def test_counts_that_cannot_fit(put, huge):
     cases = [
         (build(n_tensors=huge), "tensor count", str(huge)),
         (build(n_kv=huge), "metadata count", str(huge)),
-        (build([struct.pack("<Q", huge) + b"key and more"], n_kv=1), "metadata key 0", "needs"),
+        (build([struct.pack("<Q", huge) + b"key and more"], n_kv=1), "metadata key 0", "needs", str(huge)),
         (build([kv("k", STRING, struct.pack("<Q", huge) + b"abc")]), "'k'", "needs"),
         (build([kv("k", ARRAY, array(U32, huge, bytes(8)))]), "element count", "'k'", str(huge)),
         (build([kv("k", ARRAY, array(STRING, huge, bytes(8)))]), "element count", "'k'", str(huge)),
         (build([kv("k", ARRAY, array(STRING, 2, struct.pack("<Q", huge) + b"abcdefghijkl"))]), "'k'", "string 1"),
-        (build([kv("k", ARRAY, array(STRING, 1, struct.pack("<Q", huge) + b"abcdefghijkl"))]), "last string", "'k'"),
+        (build([kv("k", ARRAY, array(STRING, 1, struct.pack("<Q", huge) + b"abcdefghijkl"))]), "all strings", "'k'"),
         (build([], [struct.pack("<Q", huge) + bytes(40)]), "name of tensor 0", "needs"),
     ]
     for raw, *parts in cases:
@@ -264,12 +270,35 @@ def test_counts_that_cannot_fit(put, huge):
             tracemalloc.stop()
 
 
+@pytest.mark.parametrize("length", [MAX_NAME, MAX_NAME + 1])
+def test_longest_names(put, length):
+    name = "k" * length
+    for raw, what in (
+        (build([kv(name, U32, bytes(4))]), "metadata key 0"),
+        (build([], [tensor(name, [4], 0, 0)], bytes(16)), "name of tensor 0"),
+    ):
+        if length > MAX_NAME:
+            refused(put(raw), what, f"needs {length} bytes; expected at most {MAX_NAME}")
+        else:
+            GgufFile(put(raw)).close()
+
+
+def test_a_number_that_no_file_has_is_not_called_incomplete(put):
+    for raw in (
+        build([kv("k", STRING, struct.pack("<Q", 2**40))]),
+        build(n_tensors=2**60),
+        build([], [tensor("t", [2**60], 0, 0)], bytes(64)),
+        build([], [tensor("t", [4], 0, 2**60)], bytes(64)),
+    ):
+        assert "incomplete" not in refused(put(raw), "model.gguf")
+
+
 def test_header_larger_than_the_limit(tmp_path):
     path = tmp_path / "sparse.gguf"  # a hole in the file: takes no room on disk where the system has sparse files
     with open(path, "wb") as out:
         out.write(build([kv("k", ARRAY, array(STRING, 2**27, b""))]))
         out.truncate(MAX_HEADER + (1 << 30))
-    refused(path, "element count", "'k'", "left of the header")
+    refused(path, "element count", "'k'", f"header of {MAX_HEADER} bytes")
 
 
 # --- metadata ------------------------------------------------------------------------------------------------------
@@ -300,9 +329,10 @@ def test_booleans_are_0_or_1(put):
     refused(put(build([kv("flags", ARRAY, array(BOOL, 2, b"\x01\xff"))])), "'flags'", "byte 255")
 
 
-@pytest.mark.parametrize("value", [0, 1, 3, 4, 31, 33, 2**32 - 1])
+@pytest.mark.parametrize("value", [0, 1, 3, 4, 31, 33, 2**22, 2**31, 2**32 - 1])
 def test_alignment_value(put, value):
-    refused(put(build([kv("general.alignment", U32, struct.pack("<I", value))])), "general.alignment", f"u32 {value}")
+    path = put(build([kv("general.alignment", U32, struct.pack("<I", value))]))
+    refused(path, "general.alignment", f"u32 {value}", "at most 2097152")
 
 
 def test_alignment_type(put):
@@ -312,7 +342,7 @@ def test_alignment_type(put):
 
 
 def test_alignment_is_obeyed(put):
-    for alignment in (8, 32, 4096):
+    for alignment in (8, 32, 4096, 2**21):
         kvs = [kv("general.alignment", U32, struct.pack("<I", alignment))]
         raw = build(kvs, [tensor("x", [1], 0, 0)], struct.pack("<f", 2.5), alignment=alignment)
         with GgufFile(put(raw, f"{alignment}.gguf")) as file:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
 from fucina.errors import GgufError, GgufOpenError
-from fucina.gguf import GgufFile, write_gguf
-from tests.gguf_files import write_split
+from fucina.gguf import GgufFile, Typed, ValueType, write_gguf
+from tests.gguf_files import U16, build, kv, tensor, write_split
 
 METADATA = {"general.architecture": "llama", "llama.block_count": 7}
 TENSORS = {f"t{i}": (np.full((2, 4), i, np.float32), "F32") for i in range(7)}
@@ -105,7 +107,8 @@ def test_plain_file_as_part(parts):
 @pytest.mark.parametrize("count", [0, 1])
 def test_split_count_of_a_single_file(tmp_path, count):
     path = tmp_path / "single.gguf"
-    write_gguf(path, {"split.no": np.uint16(0), "split.count": np.uint16(count)}, TENSORS)
+    keys = [kv("split.no", U16, struct.pack("<H", 0)), kv("split.count", U16, struct.pack("<H", count))]
+    path.write_bytes(build(keys, [tensor(f"t{i}", [4], 0, 32 * i) for i in range(7)], bytes(7 * 32)))
     with GgufFile(path) as file:
         assert file.parts == [path] and len(file.tensors) == 7
 
@@ -124,3 +127,44 @@ def test_absurd_split_count(tmp_path, count):
     write_gguf(path, {"split.no": np.uint16(0), "split.count": np.uint64(count)}, TENSORS)
     with pytest.raises(GgufError, match=f"of {count}"):
         GgufFile(path)
+
+
+@pytest.mark.parametrize("name", ["merged.gguf", "model-00001-of-00003.gguf", "merged-00001-of-00001.gguf"])
+def test_a_merged_file_is_whole(parts, tmp_path, name):
+    path = tmp_path / "merged" / name
+    path.parent.mkdir()
+    with GgufFile(parts[0]) as file:
+        entries = {key: file.metadata.entry(key) for key in file.metadata}
+        for metadata in (file.metadata, dict(file.metadata), entries):
+            write_gguf(path, metadata, file.tensors)
+            with GgufFile(path) as merged:
+                assert merged.parts == [path] and list(merged.tensors) == list(TENSORS)
+                assert list(merged.metadata) == list(METADATA)
+                np.testing.assert_array_equal(merged.tensor("t6").numbers(), TENSORS["t6"][0])
+
+
+def test_a_part_written_again_stays_a_part(parts):
+    with GgufFile(parts[1]) as file:
+        mine = {name: t for name, t in file.tensors.items() if t.part == 0}
+        metadata = dict.fromkeys(file.metadata) | {key: file.metadata.entry(key) for key in file.metadata}
+        write_gguf(parts[0], metadata, mine)
+    with GgufFile(parts[2]) as file:
+        assert file.parts == parts and len(file.tensors) == 7
+
+
+NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 4, 99_999, 100_000, 2**31, 2**63 - 1, 2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])
+@pytest.mark.parametrize("value", NUMBERS)
+def test_any_number_in_a_split_key_is_right_or_refused(parts, key, value):
+    right = {"split.no": 0, "split.count": 3, "split.tensors.count": 7}
+    kind = ValueType.I64 if value < 2**63 else ValueType.U64
+    with GgufFile(parts[0]) as file:
+        mine = {name: t for name, t in file.tensors.items() if t.part == 0}
+        write_gguf(parts[0], METADATA | right | {key: Typed(value, kind)}, mine)
+    if value == right[key]:
+        GgufFile(parts[0]).close()
+    elif not (key == "split.count" and value in (-(2**63), -1, 0, 1)):  # those say that the file is whole
+        with pytest.raises(GgufError, match="model-0000"):
+            GgufFile(parts[0])

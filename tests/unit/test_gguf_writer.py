@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -24,6 +25,7 @@ from fucina.gguf import (
     row_bytes,
     write_gguf,
 )  # fmt: skip
+from fucina.gguf.limits import MAX_NAME
 from fucina.gguf.parse import parse_header
 from fucina.gguf.types import VALUE_DTYPES
 from tests.gguf_files import sample
@@ -174,6 +176,7 @@ def test_missing_folder(tmp_path):
 @pytest.mark.parametrize(
     "value",
     [None, [], [1, "a"], [True, 1], [[1]], {}, 2**64, -(2**63) - 1, 1j, np.zeros((2, 2)), np.array(["a"]), object(),
+     1e39, -1e39, 1e-60, [0.5, 3.5e38], Typed(1e39, V.F32), Typed([1.0, -1e300], V.ARRAY, V.F32), Typed(10**400, V.F64),
      "\ud83d", Typed(300, V.U8), Typed(-1, V.U32), Typed(1.5, V.I32), Typed(True, V.I32), Typed(1, V.BOOL),
      Typed("1", V.I32), Typed(1, V.STRING), Typed([1], V.ARRAY), Typed([[1]], V.ARRAY, V.ARRAY),
      Typed([1, 2.5], V.ARRAY, V.I32)],
@@ -193,7 +196,40 @@ def test_bad_keys(tmp_path, key):
         write_gguf(tmp_path / "m.gguf", {}, {key: (np.zeros(4, np.float32), "F32")})
 
 
-@pytest.mark.parametrize("value", [0, 1, 33, "32", np.uint16(32)])
+@pytest.mark.parametrize("key", ["k" * (MAX_NAME + 1), "\u00e9" * (MAX_NAME // 2 + 1)])
+def test_names_too_long(tmp_path, key):
+    with pytest.raises(GgufError, match=f"has {MAX_NAME + 1} bytes; expected at most {MAX_NAME}"):
+        write_gguf(tmp_path / "m.gguf", {key: 1}, {})
+    with pytest.raises(GgufError, match=f"has {MAX_NAME + 1} bytes; expected at most {MAX_NAME}"):
+        write_gguf(tmp_path / "m.gguf", {}, {key: (np.zeros(4, np.float32), "F32")})
+    write_gguf(tmp_path / "m.gguf", {key[:-1]: 1}, {})
+    with GgufFile(tmp_path / "m.gguf") as file:
+        assert file.metadata.int(key[:-1]) == 1
+
+
+def test_floats_are_rounded_and_keep_infinities(tmp_path):
+    values = {"a": 0.1, "b": math.inf, "c": -math.inf, "d": 0.0, "e": 1e-45, "f": np.float64(1e300), "g": 3.4028235e38}
+    write_gguf(tmp_path / "m.gguf", values, {})
+    with GgufFile(tmp_path / "m.gguf") as file:
+        for key, value in values.items():
+            found = file.metadata.float(key)
+            assert found == value if key == "f" else np.float32(found) == np.float32(value) != 0 or value == 0
+
+
+def test_types_of_an_open_file_are_kept(tmp_path):
+    write_gguf(tmp_path / "a.gguf", {"a": np.float64(0.1), "b": np.uint8(3), "c": b"\xff", "d": Typed(1, V.I64)}, {})
+    with GgufFile(tmp_path / "a.gguf") as file:
+        write_gguf(tmp_path / "b.gguf", file.metadata, {})
+    assert (tmp_path / "b.gguf").read_bytes() == (tmp_path / "a.gguf").read_bytes()
+
+
+def test_the_longest_file_name(tmp_path):
+    path = tmp_path / ("m" * 250 + ".gguf")
+    write_gguf(path, {"a": 1}, {})
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("value", [0, 1, 33, 2**22, 2**31, "32", np.uint16(32)])
 def test_bad_alignment(tmp_path, value):
     with pytest.raises(GgufError, match="general.alignment"):
         write_gguf(tmp_path / "m.gguf", {"general.alignment": value}, {})

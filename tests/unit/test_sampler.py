@@ -1,6 +1,7 @@
-"""The sampler: exact small cases of the documents and of known faults, its twin, and what it must refuse."""
+"""The sampler: exact small cases, its definition, and what it must refuse."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -38,7 +39,6 @@ def test_greedy_is_the_first_maximum_and_draws_nothing():
     assert sampler.next(row(1, 7, 7, 7)) == 1
     assert sampler.next(row(1, 7, 7, 7)[None]) == 1
     assert sampler.rng.position == 0
-    assert Sampler(SamplerOptions(temperature=-1.0)).next(row(0, 3, 1)) == 1
 
 
 def test_same_seed_same_draws_one_each():
@@ -68,8 +68,8 @@ def test_state_continues_a_stream():
             other.restore(type(saved)(seed, position))
 
 
-def test_penalties_of_the_documents():
-    """Facts 4.4: 5,4,0,0 after 0,0,0,1 becomes 3.2, 3.2; the tie goes to id 0."""
+def test_frequency_and_presence_penalties():
+    """5,4,0,0 after 0,0,0,1 becomes 3.2, 3.2; the tie goes to id 0."""
     logits = row(5, 4, 0, 0)
     options = SamplerOptions(frequency_penalty=0.5, presence_penalty=0.3)
     penalised = logits.copy()
@@ -80,7 +80,7 @@ def test_penalties_of_the_documents():
 
 
 def test_repeat_penalty_divides_positive_and_multiplies_the_rest():
-    """Case C4: 2 becomes 1 and -2 becomes -4 with penalty 2; zero stays zero."""
+    """2 becomes 1 and -2 becomes -4 with penalty 2; zero stays zero."""
     logits = row(2, -2, 0, 5)
     reference.penalise(logits, [0, 1, 2], SamplerOptions(repeat_penalty=2.0))
     assert logits.tolist() == [1, -4, 0, 5]
@@ -95,7 +95,7 @@ def test_repeat_comes_before_frequency_and_presence():
 
 @pytest.mark.parametrize("last, penalised", [(0, []), (1, [3]), (2, [3, 2]), (3, [3, 2, 1]), (100, [0, 1, 2, 3])])
 def test_penalty_window_counts_from_the_end(last, penalised):
-    """Case C2 with last = 0: off, no crash."""
+    """A window of none turns the penalties off."""
     logits = row(1, 1, 1, 1, 1)
     reference.penalise(logits, [0, 1, 2, 3], SamplerOptions(presence_penalty=1.0, repeat_last_n=last))
     assert np.flatnonzero(logits == 0).tolist() == sorted(penalised)
@@ -111,7 +111,6 @@ def test_penalties_ignore_foreign_ids_and_empty_history():
 
 
 def test_cuts_with_ties():
-    """Case C8."""
     logits = row(2, 2, 1, 0)
     assert support(logits, top_k=1) == {0}
     assert support(logits, top_p=0.0) == {0}
@@ -128,7 +127,7 @@ def test_cuts_with_ties():
 
 
 def test_nucleus_of_equal_logits_is_exact_and_reaches_far():
-    """Facts 4.4: 600 equal logits, top_p 0.99: 594 of them, and ids beyond 255 do come."""
+    """600 equal logits, top_p 0.99: 594 of them, and ids beyond 255 do come."""
     logits = np.zeros(600, np.float32)
     options = SamplerOptions(temperature=1.0, top_p=0.99, seed=3)
     assert np.flatnonzero(reference.distribution(logits, options)).tolist() == list(range(594))
@@ -138,7 +137,7 @@ def test_nucleus_of_equal_logits_is_exact_and_reaches_far():
 
 
 def test_top_p_is_measured_after_top_k():
-    """Facts 4.4: with top_k the nucleus is of the renormalised kept set."""
+    """With top_k the nucleus is of the renormalised kept set."""
     logits = row(1, 1, 1, 1, 1, 1, 1, 1)
     assert support(logits, top_k=4, top_p=0.5) == {0, 1}
     assert support(logits, top_p=0.5) == {0, 1, 2, 3}
@@ -154,7 +153,6 @@ def test_temperature_comes_after_top_k_and_before_top_p():
 
 
 def test_a_banned_token_is_never_drawn_and_nothing_becomes_nan():
-    """Case C10."""
     logits = np.random.default_rng(5).normal(size=40).astype(np.float32)
     for processor in (BanTokens([3, int(logits.argmax())]), BiasTokens({3: -INF, int(logits.argmax()): -INF})):
         sampler = Sampler(SamplerOptions(temperature=1.5, top_p=0.95, min_p=0.01), processor)
@@ -188,7 +186,7 @@ def test_draws_follow_the_distribution():
     ],
 )
 def test_no_silent_token_zero(temperature, values, error):
-    """Case C6; nothing is drawn or committed when no choice is made."""
+    """Nothing is drawn or committed when no choice is made."""
     sampler = Sampler(SamplerOptions(temperature=temperature), BanTokens([]))
     with pytest.raises(error):
         sampler.next(row(*values))
@@ -202,22 +200,51 @@ def test_not_a_row(bad):
 
 
 BAD_OPTIONS = {
-    "temperature": [math.nan, INF, -INF, "1", None, True, 10**400],
-    "top_k": [-1, 1.5, "2", True, 1 << 64],
-    "top_p": [-0.1, 1.1, math.nan, INF],
+    "temperature": [math.nan, INF, -INF, "1", None, True, 10**400, 10**5000, -1.0, -1e-300],
+    "top_k": [-1, 1.5, "2", True, 1 << 64, 10**5000, -(10**5000)],
+    "top_p": [-0.1, 1.1, math.nan, INF, Fraction(10**5000)],
     "min_p": [-0.1, 1.1, math.nan],
     "repeat_penalty": [0.0, -1.0, math.nan, INF],
     "frequency_penalty": [math.nan, INF],
     "presence_penalty": [math.nan, -INF],
     "repeat_last_n": [-1, 2.0],
-    "seed": [-1, 1 << 64, 0.5, None],
+    "seed": [-1, 1 << 64, 0.5, None, 10**5000],
 }
 
 
-@pytest.mark.parametrize("field, value", [(f, v) for f, values in BAD_OPTIONS.items() for v in values])
+@pytest.mark.parametrize(
+    "field, value",
+    [pytest.param(f, v, id=f"{f}-{i}") for f, values in BAD_OPTIONS.items() for i, v in enumerate(values)],
+)
 def test_bad_options_name_the_field(field, value):
     with pytest.raises(InvalidSamplerOption, match=f"^{field} must"):
         SamplerOptions(**{field: value})
+
+
+@given(
+    history=st.lists(st.one_of(st.integers(-2, 12), st.just(1 << 40)), max_size=40),
+    values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=10),
+    repeat=st.floats(1e-3, 1e3),
+    frequency=st.floats(-1e6, 1e6),
+    presence=st.floats(-1e6, 1e6),
+    last=st.integers(0, 50),
+)
+def test_penalties_have_the_bits_of_their_definition(history, values, repeat, frequency, presence, last):
+    class Look:
+        def process(self, logits, history):
+            self.row = logits
+
+        def commit(self, token):
+            self.seen = self.row.copy()
+
+    options = SamplerOptions(
+        repeat_penalty=repeat, frequency_penalty=frequency, presence_penalty=presence, repeat_last_n=last
+    )
+    expected = np.array(values, np.float32)
+    reference.penalise(expected, history, options)
+    look = Look()
+    Sampler(options, look).next(np.array(values, np.float32), history)
+    np.testing.assert_array_equal(look.seen.view(np.int32), expected.view(np.int32))
 
 
 def test_options_accept_numpy_numbers_and_are_frozen():

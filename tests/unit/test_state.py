@@ -391,3 +391,17 @@ def test_copies_join_where_they_begin():
         state.copy_rows(source, 0, 41)
     state.copy_rows(source, 5, 5)
     assert state.len == 0
+
+
+@states("ring", "all")
+def test_copies_of_a_state_whose_transaction_nobody_closed(parts):
+    source = toy_state(parts)
+    extend(source, TOKENS[:145])
+    fail(source, 120, 15)
+    snapshot, state = source.snapshot(), toy_state(parts)
+    state.restore(snapshot)
+    check_claims(state, TOKENS)
+    fail(source, 120, 15)
+    state.reset()
+    state.copy_rows(source, 0, 145)
+    check_claims(state, TOKENS)

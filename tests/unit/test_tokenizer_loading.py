@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fucina.errors import GgufError, NoTokenizerVocab, UnsupportedTokenizerFormat
+from fucina.gguf import Typed
 from fucina.gguf.types import ValueType
-from fucina.gguf.writer import Typed
 from fucina.tokenizers import PRE_TOKENIZERS, UnknownPreTokenizer, load_tokenizer
 
 from .tokenizer_vocabularies import metadata, small_bpe, small_spm, stand_ins

@@ -193,6 +193,32 @@ def test_gemma3_markers_as_text(gemma3):
     assert gemma3.encode("<table>", special=False) == [168]  # user defined: it controls nothing
 
 
+# What llama.cpp b11739 makes of the same texts (not parsed for markers): it takes `</s>` for a control token in every
+# vocabulary, whatever the file says, so that the text is split.  Here it is what the file calls it, user defined.
+STRUCK_OUT = {
+    "</s>": ([212], [954, 236751, 236813]),
+    "a</s>b": ([236746, 212, 236763], [236746, 954, 236751, 236813, 236763]),
+    " a </s>": ([496, 236743, 212], [496, 1454, 236751, 236813]),
+    "</s></s>": ([212, 212], [954, 236751, 2588, 236751, 236813]),
+}
+
+
+@pytest.mark.parametrize("text", STRUCK_OUT)
+def test_the_one_difference_to_llama_cpp_in_gemma3(gemma3, text):
+    ours, theirs = STRUCK_OUT[text]
+    assert gemma3.encode(text, special=False) == gemma3.encode(text, special=True) == ours != theirs
+    assert gemma3.decode(ours) == gemma3.decode(theirs) == text
+    assert not gemma3.is_special(212)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [("<s>", [203]), ("a<s>b", [236746, 203, 236763]), ("</b>", [209]), ("<b><s>struck</b>", [200, 203, 105502, 209])],
+)
+def test_other_tags_equal_llama_cpp(gemma3, text, ids):
+    assert gemma3.encode(text, special=False) == gemma3.encode(text, special=True) == ids
+
+
 def test_invalid_bytes_are_kept(gemma3):
     for raw in (b"\xff", b"a\xc3(", b"\xe2\x82", b"ok \xf0\x9f\x98 cut"):
         assert gemma3.decode_bytes(gemma3.encode(raw)) == raw

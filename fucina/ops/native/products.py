@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import ModelError
 from ...gguf.weights import Matrix
 from ...kernels.formats import FORMATS
@@ -26,7 +28,7 @@ class Products(Recording):
         source, data = self.product_input(x, fmt)
         out = self.value(w.name.removesuffix(".weight"), n, x.space)
         params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n}
-        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        more: dict[str, Any] = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
         self.columns(f"linear.{packed.format}", params, x.space, n, **more)
         return out
 
@@ -41,7 +43,7 @@ class Products(Recording):
         source, data = self.product_input(x, fmt)
         out = self.value(w.name.removesuffix(".weight"), heads * n, x.space)
         params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n, "heads": heads}
-        more = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        more: dict[str, Any] = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
         self.columns(f"linear_heads.{packed.format}", params, x.space, heads * (-(-n // 8) * 8), **more)
         return out
 
@@ -80,7 +82,7 @@ class Products(Recording):
         y = one(self.columnwise("swiglu", one(x, gate), one(x, up)), down)
         out = self.value("experts' sum", y.cols)
         params = {"x": y, "weights": weights, "out": out, "cols": y.cols, "top_k": experts.cols}
-        more = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
+        more: dict[str, Any] = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
         self.columns("sum_routed", params, PASS, y.cols, **more)
         return out
 
@@ -95,6 +97,11 @@ class Products(Recording):
         out = self.value(w.name.removesuffix(".weight"), n, order.space)
         params = {"w": packed.address, "w_step": packed.step, "cols": cols, **data, "out": out, "n": n}
         params |= {"experts": experts, "order": order, "per_row": experts.cols if x.space == PASS else 1}
-        more = {"whole": [source, experts, order], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
+        more: dict[str, Any] = {
+            "whole": [source, experts, order],
+            "writes": [out],
+            "cost": cols // fmt.cols * fmt.raw,
+            "weight": w,
+        }
         self.columns(f"linear_routed.{packed.format}", params, order.space, n, UNIT, **more)
         return out

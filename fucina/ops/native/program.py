@@ -66,7 +66,8 @@ def build(
             raise ModelError(f"the forward reads {value.name} but nothing writes it")
     address = cache(address)  # a forward calls few kernels many times
     addresses, block = allocate(v for v in values if v is not result)
-    program = Program(*(np.empty(0, np.int64) for _ in range(3)), keep=[block])
+    hosts: list[tuple[int, HostFunction]] = []
+    result_words, result_address = [], [0]
     records: list[np.ndarray] = []
     chains: list[tuple[int, int]] = []
     steps: list[tuple[int, int]] = []
@@ -80,18 +81,17 @@ def build(
                     _fill(words, record, chain, address)
                     for word, p in enumerate(record.params, R.P0):
                         if isinstance(p, Address) and p.value is result:
-                            program.result.append((len(records), word))
+                            result_words.append((len(records), word))
                         elif isinstance(p, Address):
                             words[word] = addresses[id(p.value.root)] + p.value.offset * 4 + p.offset
                 else:
                     words[R.RULE] = R.HOST
-                    stage = _host_function(record, addresses, result, program.result_address)
-                    program.hosts.append((index, stage))
+                    hosts.append((index, _host_function(record, addresses, result, result_address)))
                 records.append(words)
             chains.append((first, len(records)))
         steps.append((first_chain, len(chains)))
-    program.records, program.chains, program.steps = (aligned_words(np.array(t)) for t in (records, chains, steps))
-    return program
+    record_table, chain_table, step_table = (aligned_words(np.array(t)) for t in (records, chains, steps))
+    return Program(record_table, chain_table, step_table, hosts, result_words, result_address, [block])
 
 
 def _fill(words: np.ndarray, record: Record, chain: Chain, address: Callable[[str], int]) -> None:
@@ -115,7 +115,8 @@ def _host_function(
     def view(value: Value, rows: int) -> np.ndarray:
         start = result_address[0] if value is result else addresses[id(value.root)] + value.offset * 4
         memory = (ctypes.c_float * ((rows - 1) * value.step + value.cols)).from_address(start)
-        return np.ndarray((rows, value.cols), np.float32, memory, strides=(value.step * 4, 4))
+        flat = np.ctypeslib.as_array(memory)
+        return np.lib.stride_tricks.as_strided(flat, (rows, value.cols), (value.step * 4, 4))
 
     def run(job: Sequence[int], context: Any) -> None:
         rows = output.space.count(job)

@@ -140,8 +140,9 @@ class Recorder(Products):
 
     def attention(self, slot: int, q: Value, k: Value | None, v: Value | None, spec: AttentionSpec) -> Value:
         s = self._slot(slot, q, Kv | Latent, "attention")
-        latent, k_dim, v_dim = isinstance(s.part, Latent), s.part.k_dim, s.part.v_dim
-        kv_heads, window = (1, 0) if latent else (s.part.kv_heads, s.part.window)
+        part: Any = s.part
+        latent, k_dim, v_dim = isinstance(part, Latent), part.k_dim, part.v_dim
+        kv_heads, window = (1, 0) if latent else (part.kv_heads, part.window)
         if k is not None:
             self._append(slot, s, k, v, kv_heads)
         if spec.heads % kv_heads or q.cols != spec.heads * k_dim:
@@ -165,15 +166,22 @@ class Recorder(Products):
         params |= {"window": int(spec.window), "scale": float(spec.scale)}
         # a position costs its key and value, and some arithmetic per query head
         cost = (k_dim + v_dim) * (self._item + group // 2)
-        more: dict[str, Any] = {"whole": [q], "writes": [out], "uses": [rows_of(slot)], "changes": [PARTIAL]}
-        self.attends(f"{'latent' if latent else 'attention'}.{shape}", params, units, cost=cost, **more)
-        more = {"local": [out], "writes": [out], "uses": [PARTIAL], "cost": 4 * group * v_dim}
-        self.rows(f"combine.{shape}", params, PASS, units, **more)
+        at: dict[str, Any] = {
+            "whole": [q],
+            "writes": [out],
+            "uses": [rows_of(slot)],
+            "changes": [PARTIAL],
+            "cost": cost,
+        }
+        self.attends(f"{'latent' if latent else 'attention'}.{shape}", params, units, **at)
+        after: dict[str, Any] = {"local": [out], "writes": [out], "uses": [PARTIAL], "cost": 4 * group * v_dim}
+        self.rows(f"combine.{shape}", params, PASS, units, **after)
         return out
 
     def _append(self, slot: int, s: Slot, k: Value, v: Value | None, heads: int) -> None:
         """Store each row's key and value at its position."""
-        k_dim, v_dim = s.part.k_dim, 0 if isinstance(s.part, Latent) else s.part.v_dim
+        part: Any = s.part
+        k_dim, v_dim = part.k_dim, 0 if isinstance(part, Latent) else part.v_dim
         self.needs_every_row(k, "attention")
         if (k.cols, v.cols if v else 0) != (heads * k_dim, heads * v_dim):
             got = f"{k.cols} and {v.cols if v else 'none'}"
@@ -192,8 +200,9 @@ class Recorder(Products):
         s = self._slot(slot, q, Recurrent, "delta_rule")
         k_dim, v_dim = q.cols // heads, v.cols // heads
         got = (q.cols, k.cols, v.cols, decay.cols, beta.cols)
-        if s.part.shape != (heads, k_dim, v_dim) or got != (*(heads * d for d in (k_dim, k_dim, v_dim, 1, 1)),):
-            raise ModelError(f"slot {slot} keeps {s.part.shape}, got {heads} heads in {got} columns")
+        part: Any = s.part
+        if part.shape != (heads, k_dim, v_dim) or got != (*(heads * d for d in (k_dim, k_dim, v_dim, 1, 1)),):
+            raise ModelError(f"slot {slot} keeps {part.shape}, got {heads} heads in {got} columns")
         inputs = {"q": q, "key": k, "value": v, "decay": decay, "beta": beta}
         inputs = {name: self.joined(x) for name, x in inputs.items()}
         steps = {f"{name}_step": x.step for name, x in inputs.items()}
