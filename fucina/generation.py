@@ -160,7 +160,7 @@ def _prompt_ids(model: Model, prompt: str | bytes | Sequence[int] | np.ndarray, 
     elif isinstance(prompt, (bytearray, memoryview)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InvalidOption(f"prompt must be text or a sequence of token ids, got {type(prompt).__name__}")
     else:
-        ids = checks.token_ids("prompt", prompt, model.config.vocab_size)
+        ids = checks.token_ids("prompt", prompt, model.n_tokens)
     if not ids:
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:

@@ -388,7 +388,7 @@ class Conversation:
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
-        ids = checks.token_ids("ids", ids, self.model.config.vocab_size)
+        ids = checks.token_ids("ids", ids, self.model.n_tokens)
         base = self._story._replace(messages=[], turns=(), complete=False)
         return self._begin(base, ids, None, write, before=self._story)
 

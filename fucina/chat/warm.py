@@ -43,7 +43,7 @@ def adopt(model: Model, warm: WarmState) -> tuple[State, int, list[int]]:
     KvCacheShapeMismatch : the state was not made by this model.  InvalidPrefix : it holds fewer rows than the prefix.
     TokenOutOfRange, InvalidOption : its tokens are none of the model.
     """
-    state, vocab = warm.cache, model.config.vocab_size
+    state, vocab = warm.cache, model.n_tokens
     model.check_state(state)
     prefix = checks.integer("prefix_rows", warm.prefix_rows, 0, error=InvalidPrefix)
     if prefix > state.len:
