@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .sampling import LogitProcessor
     from .speculative import DraftSource, Options, Stats
 
-GenerationStream = TextStream["Generation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -57,6 +55,10 @@ class Generation:
         """Tokens per second after the first one; 0.0 if there was only one."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+
+class GenerationStream(TextStream[Generation]):
+    """The text of a generation, in pieces; `result` is a `Generation`."""
 
 
 def finish_reason(stream: Stream, text: StreamText) -> str:
@@ -145,7 +147,7 @@ def generate(
         text.finish(run.tokens[run.prompt_end :])
         return result()
 
-    out = TextStream(scheduler, run, text, settle, result)
+    out = GenerationStream(scheduler, run, text, settle, result)
     if stream:
         return out
     for _ in out:

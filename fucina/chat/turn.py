@@ -40,7 +40,8 @@ class Reply(Generation):
     sampled: int = 0
 
 
-ReplyStream = TextStream[Reply]
+class ReplyStream(TextStream[Reply]):
+    """The text of a reply, in pieces; `result` is a `Reply`."""
 
 
 class Turn:
