@@ -260,6 +260,10 @@ class ConversationMachine(RuleBasedStateMachine):
         if back:
             o.history, o.messages = o.marks[-back]
             del o.marks[-back:]
+        self.emptied(o, c)
+
+    def emptied(self, o, c):
+        """Where nothing is left, nothing is unknown."""
         if not c.history:
             o.told, o.messages = True, []
 
@@ -284,6 +288,7 @@ class ConversationMachine(RuleBasedStateMachine):
         if left:
             c.regenerate(stream=True).close()
             o.whole = False
+            self.emptied(o, c)
             return
         expected = o.answer(ids)
         reply = c.regenerate()
