@@ -3,10 +3,10 @@
 The emulated CPU sees the memory of this process at its own addresses: a page is mapped when it is first touched.
 """
 
-from __future__ from contextlib import suppress
-import annotations
+from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
