@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ import pytest
 
 import fucina
 from course.source import ROOT
+from fucina.engine import Scheduler, Stream, default_table
 from fucina.gguf import GgmlType, GgufFile, write_gguf
 from fucina.models import FAMILIES
 from tests.models import TINY
@@ -155,11 +157,46 @@ def test_the_length_of_the_loop_is_what_the_page_says():
     assert command and said
     files = []
     for word in command[1].replace("\\\n", " ").split():
-        before, names, after = re.fullmatch(r"([^{]*)\{?([^}]*)\}?(.*)", word).groups()
+        before, _, rest = word.partition("{")
+        names, _, after = rest.partition("}")
         files += [ROOT / f"{before}{name}{after}" for name in names.split(",")]
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     assert len(files) == int(said[2])
     assert lines == pytest.approx(int(said[1].replace(",", "")), rel=0.05)
+
+
+# --- figures that follow from the cost table --------------------------------------------------------------------------
+
+
+def test_the_prompt_of_the_walk_takes_as_many_passes_as_the_page_says():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.search(r"^\| (\d+) \| 1 \| 1 \| tokens \d+ to 299 \|", text, re.M)
+    first = re.search(r"^\| 1 \| 1 \| 1 \| tokens 0 to (\d+) \|", text, re.M)
+    assert rows and first
+    with closing(fucina.load(TINY / "llama.gguf")) as model:
+        scheduler = Scheduler(model)
+        for _ in range(2):
+            scheduler.add(Stream(model.new_cache(), [1, 2, 3, 4], fucina.Sampler()))
+        while not all(stream.decoding for stream in scheduler.streams):
+            scheduler.step()
+        prompt = scheduler.add(Stream(model.new_cache(), [5] * 300, fucina.Sampler()))
+        taken: list[int] = []  # rows of the prompt, per pass
+        while not prompt.decoding:
+            before = prompt.cached
+            scheduler.step()
+            taken.append(prompt.cached - before)
+    remedy = "the cost table has changed: update the walk in docs/architecture.md"
+    assert (len(taken), taken[0]) == (int(rows[1]), int(first[1]) + 1), remedy
+
+
+def test_costs_on_the_page_are_those_of_the_table():
+    text = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
+    found = re.search(r"^\| rows \| (.+) \|\n.*\n\| C \| (.+) \|$", text, re.M)
+    assert found
+    rows, costs = ([float(x) for x in line.split("|")] for line in found.groups())
+    table = [round(default_table().cost(int(n), 128), 2) for n in rows]
+    remedy = "the cost table has changed: update 'Other ways to draft' in docs/speculation.md, its arguments too"
+    assert costs == pytest.approx(table, rel=0.005), remedy
 
 
 # --- the family of families.md ----------------------------------------------------------------------------------------
@@ -169,9 +206,10 @@ def test_the_length_of_the_loop_is_what_the_page_says():
 def example(tmp_path_factory):
     """The family that families.md shows, as a module, known to `fucina.load`; and a file of it with random weights."""
     text = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
-    source = re.search(r"^```python\n(.*?)^```", text, re.M | re.S)[1]
+    shown = re.search(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert shown is not None
     folder: Path = tmp_path_factory.mktemp("family")
-    (folder / "mapleleaf.py").write_text(source, encoding="utf-8")
+    (folder / "mapleleaf.py").write_text(shown[1], encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         module = importlib.import_module("mapleleaf")
@@ -192,7 +230,9 @@ def write_example(folder: Path):
         tensors[f"blk.{i}.attn_q_norm.weight"] = (norm, GgmlType.F32)
 
     def write(scale: float) -> Path:
-        keys = {str(key).replace("llama.", "mapleleaf."): tiny.metadata.entry(key) for key in tiny.metadata}
+        keys: dict[str, Any] = {
+            str(key).replace("llama.", "mapleleaf."): tiny.metadata.entry(key) for key in tiny.metadata
+        }
         keys |= {"general.architecture": "mapleleaf", "mapleleaf.attention.scale": np.float32(scale)}
         path = folder / f"scale-{scale}.gguf"
         write_gguf(path, keys, tensors)
@@ -206,7 +246,8 @@ def test_the_family_of_the_page_runs_on_both_interpreters(example):
     naive, native = (fucina.load(example(0.3), backend=backend) for backend in ("naive", "native"))
     try:
         np.testing.assert_allclose(naive.logits(ids), native.logits(ids), atol=1e-4, rtol=0)
-        assert native.generate(ids, max_tokens=8, speculative=True).tokens == native.generate(ids, max_tokens=8).tokens
+        plain, drafted = (native.generate(ids, max_tokens=8, speculative=drafts) for drafts in (False, True))
+        assert str(plain) == str(drafted)
     finally:
         native.close()
 
