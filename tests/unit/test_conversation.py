@@ -555,7 +555,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
     stream, pieces = c.send("hi", stream=True), []
     with pytest.raises(RuntimeError):
         for piece in stream:
-            pieces.append(piece)  # noqa: PERF402
+            pieces.append(piece)
     monkeypatch.undo()
     assert stream.result.finish_reason == "error" and len(stream.result.tokens) == 3
     assert "".join(pieces) == stream.result.text == c.messages[-1]["content"]  # what was decided came before the error
@@ -569,9 +569,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
     """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
     if speculation:
-        speculation = SourceDrafter(
-            model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
-        )
+        speculation = SourceDrafter(model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False))
     c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
     c.send("hi")
     real, passes = model.forward_rows, []
