@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +16,11 @@ import pytest
 
 import fucina
 from course.source import ROOT
-from fucina.engine import Scheduler, Stream, default_table
+from fucina.engine import default_table
+from fucina.engine.scheduler import PREFILL_STRETCH, PrefillShare
 from fucina.gguf import GgmlType, GgufFile, write_gguf
 from fucina.models import FAMILIES
+from fucina.ops.rows import MAX_ROWS
 from tests.models import TINY
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -170,23 +172,13 @@ def test_the_length_of_the_loop_is_what_the_page_says():
 
 def test_the_prompt_of_the_walk_takes_as_many_passes_as_the_page_says():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = re.search(r"^\| (\d+) \| 1 \| 1 \| tokens \d+ to 299 \|", text, re.M)
+    passes = re.search(r"^\| (\d+) \| 1 \| 1 \| tokens \d+ to 299 \|", text, re.M)
     first = re.search(r"^\| 1 \| 1 \| 1 \| tokens 0 to (\d+) \|", text, re.M)
-    assert rows and first
-    with closing(fucina.load(TINY / "llama.gguf")) as model:
-        scheduler = Scheduler(model)
-        for _ in range(2):
-            scheduler.add(Stream(model.new_cache(), [1, 2, 3, 4], fucina.Sampler()))
-        while not all(stream.decoding for stream in scheduler.streams):
-            scheduler.step()
-        prompt = scheduler.add(Stream(model.new_cache(), [5] * 300, fucina.Sampler()))
-        taken: list[int] = []  # rows of the prompt, per pass
-        while not prompt.decoding:
-            before = prompt.cached
-            scheduler.step()
-            taken.append(prompt.cached - before)
-    remedy = "the cost table has changed: update the walk in docs/architecture.md"
-    assert (len(taken), taken[0]) == (int(rows[1]), int(first[1]) + 1), remedy
+    share = PrefillShare(PREFILL_STRETCH)
+    rows = share.rows(2, MAX_ROWS, [150])
+    assert passes and first
+    remedy = "costs or stretch have changed: update the walk in docs/architecture.md"
+    assert (math.ceil(300 / rows), rows) == (int(passes[1]), int(first[1]) + 1), remedy
 
 
 def test_costs_on_the_page_are_those_of_the_table():
