@@ -86,7 +86,7 @@ class Turn:
             if not stream.check_end():
                 stream.cancel()
                 stream.check_end()
-            late = self.text.finish(stream.tokens[stream.prompt_end :])
+            late = self.text.finish()
             if late is not None and stream.error is None:
                 stream.fail(late)
             reply = self.describe()

@@ -187,6 +187,7 @@ class Engine:
             out = self._run(rows)
             for (state, ids, _), (_, _, want) in zip(rows, requests, strict=True):
                 if isinstance(want, str):
+                    state.owner = None
                     state.commit(len(ids))
         return out
 

@@ -1,7 +1,8 @@
 """Ctrl-C between two changes that must go together.
 
 Most of the engine needs no protection: what it keeps is derived, or changes by one assignment.  A drawn token is the
-exception: the random draw, the processor's `commit` and the token's place in the text are three things in three objects.
+exception: the random draw, the processor's `commit`, the token's place among the tokens and the text that it spells are
+things in four objects.
 """
 
 from __future__ import annotations
