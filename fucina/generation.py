@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .sampling import LogitProcessor
     from .speculative import DraftSource, Options, Stats
 
-GenerationStream = TextStream["Generation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -57,6 +55,10 @@ class Generation:
         """Tokens per second after the first one; 0.0 if there was only one."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+
+class GenerationStream(TextStream[Generation]):
+    """The text of a generation, in pieces; `result` is a `Generation`."""
 
 
 def finish_reason(stream: Stream, text: StreamText) -> str:
@@ -147,7 +149,7 @@ def generate(
         text.finish()
         return result()
 
-    out = TextStream(scheduler, run, text, settle, result)
+    out = GenerationStream(scheduler, run, text, settle, result)
     if stream:
         return out
     for _ in out:
@@ -162,7 +164,7 @@ def _prompt_ids(model: Model, prompt: str | bytes | Sequence[int] | np.ndarray, 
     elif isinstance(prompt, (bytearray, memoryview)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InvalidOption(f"prompt must be text or a sequence of token ids, got {type(prompt).__name__}")
     else:
-        ids = checks.token_ids("prompt", prompt, model.config.vocab_size)
+        ids = checks.token_ids("prompt", prompt, model.n_tokens)
     if not ids:
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:

@@ -46,7 +46,7 @@ def adopt(model: Model, warm: WarmState) -> tuple[State, int, list[int]]:
     """
     if not isinstance(warm, WarmState):
         raise InvalidOption(f"a warm start needs a WarmState, got {type(warm).__name__}")
-    state, vocab = warm.cache, model.config.vocab_size
+    state, vocab = warm.cache, model.n_tokens
     model.check_state(state)
     prefix = checks.integer("prefix_rows", warm.prefix_rows, 0, error=InvalidPrefix)
     if prefix > state.len:

@@ -93,6 +93,8 @@ class Engine:
     ----------
     config, weights : of the family.
     context, cache_dtype, fingerprint : as given.
+    n_tokens : ids that a text may hold are below this.  Logits have `config.vocab_size` numbers, one per row of the
+        embedding; a padded vocabulary has more rows than tokens.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Engine:
     ) -> None:
         self.family, self.config, self.weights = family, family.config, family.weights
         self.context, self.cache_dtype, self.fingerprint = context, cache_dtype, fingerprint
+        self.n_tokens: int = family.config.vocab_size
         self._interpreter = interpreter
         self._layout = Layout(family.parts)
         self._lock = threading.RLock()
@@ -239,9 +242,9 @@ class Engine:
                 f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}"
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.config.vocab_size:
+        if low < 0 or high >= self.n_tokens:
             bad = low if low < 0 else high
-            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.n_tokens}")
         return ids.astype(np.int64)
 
     def check_state(self, state: State, where: str = "") -> None:

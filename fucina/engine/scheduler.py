@@ -26,7 +26,9 @@ PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as
 
 
 class PassRunner(Protocol):
-    """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
+    """What a scheduler needs of an engine: `fucina.engine.Engine` has both, and so does a toy of a few lines."""
+
+    n_tokens: int
 
     def forward_rows(self, requests: Sequence[Any]) -> list[np.ndarray]:
         """See `Engine.forward_rows`."""
@@ -57,7 +59,7 @@ class Scheduler:
 
     Parameters
     ----------
-    engine : Engine, or anything that has its `forward_rows`.
+    engine : Engine, or anything that has its `forward_rows` and `n_tokens`.
     row_budget : rows of a pass at most, 1 to 128.
     stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
 
@@ -121,6 +123,8 @@ class Scheduler:
             start = perf_counter()
             rows = self.engine.forward_rows(requests)
             seconds = perf_counter() - start
+            if rows[0].shape[1] > self.engine.n_tokens:  # a padded vocabulary: no token belongs to the last logits
+                rows = [logits[:, : self.engine.n_tokens] for logits in rows]
             drafted = sum(len(w.draft) for w in works)
             total = sum(len(tokens) for _, tokens, _ in requests)
             stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
