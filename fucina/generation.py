@@ -31,7 +31,7 @@ class Generation:
     text : the continuation, without the stop text.  tokens : all ids that were produced: one that completed a stop text
     is among them, an end token is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" (its
-    reader closed it) or "error".
+    reader closed it, or has not read it to its end) or "error".
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
     prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens per second of the second.
     speculation : counts of a drafter's steps, or None.
@@ -67,7 +67,7 @@ def finish_reason(stream: Stream, text: StreamText) -> str:
         return "error"
     if stream.stop_token is not None or text.fired is not None:
         return "stop"
-    return "cancelled" if stream.finish == "cancelled" else "length"
+    return "length" if stream.finish == "length" else "cancelled"
 
 
 def generate(
@@ -143,8 +143,10 @@ def generate(
         )
 
     def settle() -> Generation:
-        run.check_end()
-        text.finish(run.tokens[run.prompt_end :])
+        if not run.check_end():
+            run.cancel()
+            run.check_end()
+        text.finish()
         return result()
 
     out = GenerationStream(scheduler, run, text, settle, result)

@@ -25,6 +25,7 @@ class ToyState:
         self.capacity, self.len, self.recurrent = capacity, 0, recurrent
         self.rows = [None] * capacity
         self.begun = 0
+        self.owner = None
         self.ends = (0,)
 
     def begin(self, rows):

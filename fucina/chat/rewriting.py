@@ -5,6 +5,8 @@ Jinja parses a template into nodes; these are changed, and Python code is made f
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
@@ -81,7 +83,7 @@ class Rewriting(NodeTransformer):
 class Generation(Extension):
     """`{% generation %}…{% endgeneration %}`: marks assistant text for training; here its body is plain output."""
 
-    tags = {"generation"}
+    tags: ClassVar = {"generation"}
 
     def parse(self, parser):
         line = next(parser.stream).lineno

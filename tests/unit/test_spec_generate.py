@@ -90,7 +90,7 @@ def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40,
     pieces = [text.unread() for _ in scheduler.run(stream)]
     if stream.error is not None:
         raise stream.error
-    text.finish(stream.tokens[stream.prompt_end :])
+    text.finish()
     assert "".join([*pieces, text.unread()]) == text.text
     return (text.text, stream.tokens[stream.prompt_end :], stream.finish, text.fired), stream
 
@@ -131,10 +131,7 @@ def test_stop_texts_inside_an_accepted_draft(model, drafts):
     for stop in sorted(stops):
         plain = two_turns(model, lambda: None, stops=(stop, "never"))
         assert plain[0][3] == stop and stop not in plain[0][0]
-        assert (
-            two_turns(model, lambda: perfect(model, ids + tokens, max_draft=drafts), stops=(stop, "never"))
-            == plain
-        )
+        assert two_turns(model, lambda: perfect(model, ids + tokens, max_draft=drafts), stops=(stop, "never")) == plain
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 17, 33])
