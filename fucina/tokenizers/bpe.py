@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer
-from fucina.tokenizers.merging import merge
-from fucina.tokenizers.pretokenize import PreTokenizer
-from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling
+from ..errors import UnsupportedTokenizerFormat
+from .base import Tokenizer
+from .merging import merge
+from .pretokenize import PreTokenizer
+from .vocabulary import TokenType, Vocabulary, raw_bytes, spelling
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
@@ -36,7 +36,7 @@ class BytePairTokenizer(Tokenizer):
     vocabulary
         Tokens, spelt with stand-ins.  Of equal spellings the first one counts.
     merges
-        `b"left right"`, the most important merge first.
+        `b"left right"`, the merge of highest rank first.
     rules
         The pre-tokenizer.
     pre, pre_mismatch

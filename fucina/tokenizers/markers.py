@@ -25,8 +25,8 @@ def barred_writers(marker: str, template: str) -> bytes:
 
     Vocabularies call many kinds of tokens user-defined.  Of those that mark turns, no message may contain any: they have
     the shape `<|…|>`, or half of it (`<|turn>`), or are bracketed words that the template spells (`[INST]`, `</user>`).
-    Those that enclose a part of a reply (`<think>`, `</think>`) may stand in replies.  Everything else (runs of spaces,
-    `<table>`) consists of words like any other.
+    Those that enclose a part of a reply (`<think>`, `</think>`) may occur in replies.  Everything else (runs of spaces,
+    `<table>`) is ordinary text.
 
     Parameters
     ----------
