@@ -2,7 +2,7 @@
 
 The metadata says what the tensors mean: the model's family and sizes (`llama.block_count`), its vocabulary
 (`tokenizer.ggml.tokens`), its chat template.  Every value carries its type.  A wrong type nearly always means a broken
-or foreign file, and it shows up much later as a baffling shape error.  So a getter never converts: an integer is not a
+or foreign file, and would show much later as an error about shapes.  So a getter never converts: an integer is not a
 float, and a boolean is not an integer.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fucina.errors import GgufError
-from fucina.gguf.encode import encode_metadata
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
-from fucina.gguf.values import Entry
+from ..errors import GgufError
+from .encode import encode_metadata
+from .mapping import shown
+from .types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
+from .values import Entry
 
 # The getters below shadow these names inside the class.
 _int: TypeAlias = int
@@ -32,8 +32,8 @@ class Metadata(Mapping[str, Any]):
 
     ``metadata[key]`` gives the value as it is: int, float, bool, str, a NumPy array, or a sequence of bytes (string
     arrays).  Code that relies on a value uses the getters `int`, `float`, `str`, `bool`, `ints`, `floats`, `bools`,
-    `strings`: they raise GgufError with the key, what was wanted and what was found.  With `default` given, a missing
-    key answers the default; a value of the wrong type is an error all the same.
+    `strings`: they raise GgufError with the key, what was expected and what was found.  With `default` given, a missing
+    key gives the default; a value of the wrong type is an error all the same.
     """
 
     __slots__ = ("_entries", "_where")

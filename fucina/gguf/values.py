@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import ValueType
+from .mapping import shown
+from .types import ValueType
 
 
 class StringArray(Sequence[bytes]):
-    """An array of strings as it lies in the file (length, bytes, length, bytes, …), cut into `bytes` on first use."""
+    """An array of strings as the file holds it (length, bytes, length, bytes, …), cut into `bytes` on first use."""
 
     __slots__ = ("_count", "_items", "_raw")
 
@@ -63,7 +63,7 @@ class Entry:
     value: Any
 
     def describe(self) -> str:
-        """What a message says was found: `u32 32`, `string 'llama'`, `array of 3 i32`."""
+        """Type and value for messages: `u32 32`, `string 'llama'`, `array of 3 i32`."""
         if self.item is not None:
             return f"array of {len(self.value)} {self.item.label}"
         if self.type == ValueType.STRING:
