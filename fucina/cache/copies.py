@@ -76,10 +76,10 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
         raise KvCacheOverflow(f"{end} rows pass the capacity of {state.capacity}")
     source.rollback()
     for area, low in zip(state.layout.areas, source._held.low, strict=False):
-        wanted = max(start, area.first_read(end))
-        if wanted < min(low, end):
+        needed = max(start, area.first_read(end))
+        if needed < min(low, end):
             raise KvCacheShapeMismatch(
-                f"rows up to {end} were asked for: in a window of {area.window} they need positions from {wanted} on, "
+                f"rows up to {end} were asked for: in a window of {area.window} they need positions from {needed} on, "
                 f"the source holds them from {low} on"
             )
     bank = None
@@ -91,7 +91,7 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         bank = source._banks[marks[end]]
-    # A ring takes over what it has room for; then it holds nothing older, unless that joins on.
+    # A ring takes over the latest rows that fit; then it holds nothing older, unless that continues without a gap.
     first = tuple(
         min(end, max(start, at, end - stride)) for at, stride in zip(source._held.low, state._strides, strict=True)
     )

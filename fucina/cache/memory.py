@@ -20,7 +20,7 @@ def allocate(nbytes: int, what: str) -> np.ndarray:
 
     Raises
     ------
-    KvCacheOverflow : the system does not give that much; the message begins with `what`.
+    KvCacheOverflow : the system has not that much; the message begins with `what`.
     """
     # An anonymous mapping, not np.empty: NumPy asks for huge pages, and then a few rows in each plane would make the
     # whole buffer resident.  Here pages that no row has touched cost nothing.

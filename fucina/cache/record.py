@@ -64,8 +64,8 @@ class Held(NamedTuple):
         point = max(0, min(n, self.len))
         if self.marks:
             point = max((m.position for m in self.marks if m.position <= point), default=0)
-        # A ring that cannot go back to this point cannot go back to an earlier one either (but to 0), so that one look
-        # at each part is enough.
+        # A ring that cannot go back to this point cannot go back to an earlier one either (but to 0), so one check of
+        # each part is enough.
         return point if all(a.holds(point, low) for a, low in zip(areas, self.low, strict=False)) else 0
 
     def rewound(self, n: int) -> Held:
