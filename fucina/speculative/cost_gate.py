@@ -1,7 +1,7 @@
 """When to speculate: only while it is measured, or estimated, to win time.
 
 A verify of d drafts costs C(d + 1) plain steps and commits a + 1 tokens, a of them accepted drafts.  It wins if
-a + 1 > C(d + 1).  Tokens a step say nothing about that; the gate therefore looks at
+a + 1 > C(d + 1).  Tokens per step do not show that; the gate therefore looks at
 
     speedup = committed tokens / cost in plain steps
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import token_ids
+from ..checks import shown, token_ids
 from ..engine.drafts import Drafter
 from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
 from .cascade import CascadeOptions, SpeculationIndex
@@ -42,7 +42,7 @@ def make_drafter(
     if isinstance(references, (str, bytes)):
         references = [references]
     elif not isinstance(references, Iterable):
-        raise InvalidOption(f"references must be a document or a sequence of documents, got {references!r}")
+        raise InvalidOption(f"references must be a document or a sequence of documents, got {shown(references)}")
     documents = list(references)
     if speculative is True or isinstance(speculative, Options):
         options = speculative if isinstance(speculative, Options) else Options()
@@ -61,7 +61,7 @@ def make_drafter(
         return speculative
     if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
         raise InvalidOption(
-            f"speculative must be True, False, speculative.Options, a draft source or a drafter, got {speculative!r}"
+            f"speculative must be True, False, speculative.Options, a draft source or a drafter, got {shown(speculative)}"
         )
     return SourceDrafter(model, speculative)
 
