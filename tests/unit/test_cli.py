@@ -58,7 +58,6 @@ def test_generate_json(cli, path, model):
 
 
 def test_a_printed_seed_repeats_the_run(cli, path):
-    """Case C12."""
     options = ("generate", "ab", "-n", 12, "-t", "1.3", "--top-p", "0.95", "--json", *naive(path))
     status, out, err = cli(*options)
     first = json.loads(out)
@@ -392,7 +391,7 @@ def test_defaults_are_the_same_everywhere(cli):
 
 
 def test_chat_without_a_template(cli, tmp_path):
-    """Case B6: said before any model is loaded."""
+    """The error comes before any model is loaded."""
     bare = write_chat_model(tmp_path / "bare.gguf", template=None)
     status, out, err = cli("chat", "hi", "--model", bare)
     assert (status, out) == (1, "") and "no chat template" in err and err.count("\n") == 1
