@@ -54,7 +54,7 @@ def command(a: argparse.Namespace, section: str, model: str) -> str:
 
 def _only(label: str, key: str) -> bool:
     """The costs of k rows and of streams are not asked of our second format: they follow from the first."""
-    return key.split("/")[0] in _CORE or not label.startswith("fucina Q4_0")
+    return key.partition("/")[0] in _CORE or not label.startswith("fucina Q4_0")
 
 
 def measure(section: str, model: BenchModel, a: argparse.Namespace, peer: str | None, say: Any) -> dict[str, Any]:
@@ -62,9 +62,8 @@ def measure(section: str, model: BenchModel, a: argparse.Namespace, peer: str | 
     if section == "accuracy":
         if peer is None:
             raise PeerNotFound("accuracy is measured against llama.cpp as well")
-        return accuracy.run(
-            model.name, path_of(model), a.threads, peer, *((3, 48) if a.quick else (None, 168)), say=say
-        )
+        texts, tokens = (3, 48) if a.quick else (None, 168)
+        return accuracy.run(model.name, path_of(model), a.threads, peer, texts, tokens, say=say)
     contestants = sides(model, a.threads, peer, a.backend)
     if section == "start":
         rounds, cold = (2, 1) if a.quick else (5, 2)

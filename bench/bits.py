@@ -124,7 +124,7 @@ def generations(model: fucina.Model, count: int, counts: dict[str, str]) -> Iter
     for number in range(count):
         watch = Watch() if number % 3 == 0 else None
         # a gate that never closes and budgets that no clock changes: the steps themselves can be compared
-        fixed = Options(min_speedup=0.0, adapt_budget=False, watch=False) if number % 4 == 1 else None
+        fixed = Options(min_speedup=0.0, adapt_budget=False) if number % 4 == 1 else None
         result: Any = model.generate(
             PROMPTS[number % len(PROMPTS)],
             max_tokens=(8, 24, 48)[number % 3],

@@ -116,7 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     model = fucina.load(a.model, threads=threads)
     template, count, texts = ChatTemplate.of(model), Count(), 0
     for task in tasks():
-        ids, tops = prompt_ids(model, template, task), []
+        ids = prompt_ids(model, template, task)
+        tops: list[list[int]] = []
 
         out = model.generate(ids, max_tokens=MAX_TOKENS, processor=Best(tops), **task.sampling)
         if not loop_period(out.tokens):

@@ -69,7 +69,7 @@ def load_all(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
 
 def tables_of(name: str, record: dict[str, Any]) -> list[tuple[str, tables.Table]]:
     """(heading, table) of everything in a record; its name says which kind it is."""
-    own = _TABLES.get(name.split("/")[0])
+    own = _TABLES.get(name.partition("/")[0])
     return own(record) if own else tables.tables(name, record)
 
 

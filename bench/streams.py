@@ -23,6 +23,7 @@ from typing import Any
 
 import fucina
 from fucina.chat import Conversation, TurnBatch
+from fucina.engine import Scheduler
 from fucina.errors import ResultsError
 from fucina.measure import results
 from fucina.measure.results import Spread
@@ -57,15 +58,15 @@ def prompt(i: int) -> str:
 
 
 def one_after_another(cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds per decoded token, and the tokens."""
+    """Seconds of decoding, and the tokens."""
     replies = [c.send(prompt(i)) for i, c in enumerate(cs)]
-    return sum(r.decode_seconds for r in replies) / sum(len(r.tokens) - 1 for r in replies), [r.tokens for r in replies]
+    return sum(r.decode_seconds for r in replies), [r.tokens for r in replies]
 
 
 def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds per decoded token once all prompts are computed, and the tokens."""
+    """Seconds of decoding at the rate that the batch has once all prompts are computed, and the tokens."""
     batch = TurnBatch(model)
-    batch.scheduler.stretch = inf  # prompts first
+    batch.scheduler = Scheduler(model, stretch=inf)  # prompts first
     turns = [batch.send(c, prompt(i)) for i, c in enumerate(cs)]
     while not all(turn.begun for turn in turns):
         batch.step()
@@ -74,7 +75,9 @@ def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, li
     while batch.busy:
         batch.step()
     seconds = perf_counter() - start
-    return seconds / (sum(turn.stream.committed for turn in turns) - before), [turn.settle().tokens for turn in turns]
+    tokens = [turn.settle().tokens for turn in turns]
+    seconds /= sum(turn.stream.committed for turn in turns) - before
+    return seconds * sum(len(t) - 1 for t in tokens), tokens
 
 
 def bare_passes(model: fucina.Model, cs: Sequence[Conversation], repeats: int) -> list[float]:
@@ -158,7 +161,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     for n, batch in samples["together"].items():
         gain = Spread.of(results.pair_ratios(samples["after another"][n], batch))
         cost = Spread.of([many / one for one, many in samples["rows"][n]])
-        rate = Spread.of([1 / s for s in batch])
+        rate = Spread.of([int(n) * (tokens - 1) / s for s in batch])
         possible = int(n) / cost.median
         body.append(
             [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]

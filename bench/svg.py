@@ -11,8 +11,10 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
 
 def _open(width: int, height: int, title: str, description: str) -> list[str]:
     return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        'aria-labelledby="t d">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            'role="img" aria-labelledby="t d">'
+        ),
         f'<title id="t">{escape(title)}</title>',
         f'<desc id="d">{escape(description)}</desc>',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
@@ -91,6 +93,6 @@ def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name:
             f'<path d="M{"L".join(at(k, v) for k, v in values.items())}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
         )
         for k, v in values.items():
-            x, y = at(k, v).split()
-            out.append(f'<circle cx="{x}" cy="{y}" r="3.2" fill="{colour}"/>')
+            cx, cy = at(k, v).split()
+            out.append(f'<circle cx="{cx}" cy="{cy}" r="3.2" fill="{colour}"/>')
     return "\n".join([*out, "</g>", "</svg>"]) + "\n"

@@ -14,7 +14,7 @@ from course.environment import ROOT, VENV, Status
 from course.processes import become
 
 LEARN = ("course", "model")
-TEST = ("course", "gemma", "model")
+TEST = ("course", "gemma", "model", "style")
 NEED_GB = 2.0  # free space asked for: the environment takes 0.7 GB, downloads and their copies as much again
 
 USAGE = """\
@@ -80,16 +80,16 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
 def dispatch(command: str, rest: list[str]) -> int:
     """Run a command, now that everything that it imports is installed."""
     if command == "start":
-        from course.start import main as run
+        from course import start
 
-        return run(rest)
+        return start.main(rest)
     if command == "test":
-        from course.testing import main as run
+        from course import testing
 
-        return run(rest)
-    from course.platform import main as run
+        return testing.main(rest)
+    from course import platform
 
-    return run([command, *rest])
+    return platform.main([command, *rest])
 
 
 def run_inside(arguments: list[str]) -> int:

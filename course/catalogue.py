@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from course.parser import load_chapter
-from course.source import ROOT, ChapterSource, ExerciseSource
-from fucina.userdirs import named_folder
+from course.source import ROOT, ChapterSource, ExerciseSource, FilesError
 
 
 class UnknownExercise(Exception):
@@ -33,8 +33,22 @@ class Course:
 
     @property
     def state(self) -> Path:
-        """Progress and backups: `.fucina/course`, outside git, or the folder that FUCINA_COURSE_STATE names."""
-        return named_folder("FUCINA_COURSE_STATE") or self.root / ".fucina" / "course"
+        """Progress and backups: `.fucina/course`, outside git, or the folder that FUCINA_COURSE_STATE names.
+
+        `~` is the home folder; a relative path begins at the course's folder, wherever the command is called from.
+
+        Raises
+        ------
+        FilesError
+            The variable begins with the home folder of a user whom this system does not know.
+        """
+        named = os.environ.get("FUCINA_COURSE_STATE")
+        if not named:
+            return self.root / ".fucina" / "course"
+        try:
+            return self.root / Path(named).expanduser()
+        except RuntimeError as error:
+            raise FilesError(f"FUCINA_COURSE_STATE is {named!r}: {error}") from None
 
     def chapters(self) -> list[ChapterSource]:
         """Every chapter that has exercises, in order."""

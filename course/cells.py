@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import dataclass
 
 from course.catalogue import Course
 from course.files import ExerciseFiles
 from course.grading.learner import MARKER
 from course.progress import Progress, part_hash
-from course.source import ExerciseSource, normalise
+from course.source import NOT_PYTHON, ExerciseSource, normalise, why_unreadable
 
 SAVED, SAME, KEPT, CONFLICT, UNREADABLE = "saved", "same", "kept", "conflict", "unreadable"
 
@@ -31,7 +32,7 @@ def same_code(a: str, b: str) -> bool:
     """Whether two texts are the same program, comments and layout aside."""
     try:
         return ast.dump(ast.parse(a)) == ast.dump(ast.parse(b))
-    except SyntaxError:
+    except NOT_PYTHON:
         return normalise(a) == normalise(b)
 
 
@@ -84,13 +85,16 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
 
 def _unreadable(text: str) -> str:
     try:
-        ast.parse(text)
-        return ""
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno} of the cell's code" if getattr(error, "lineno", None) else ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(ast.parse(text), "cell", "exec")
+    except NOT_PYTHON as error:
+        number = getattr(error, "lineno", None)
+        line = f", line {number} of the cell's code" if number else ""
         magic = re.search(r"^\s*[!%]", text, re.MULTILINE)
         hint = " (an exercise cell holds plain Python: no % or ! commands)" if magic else ""
-        return f"Python cannot read this cell: {getattr(error, 'msg', error)}{line}{hint}."
+        return f"Python cannot read this cell: {why_unreadable(error)}{line}{hint}."
+    return ""
 
 
 def cell_text(course: Course, name: str) -> str:

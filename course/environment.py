@@ -66,7 +66,7 @@ def write_state(state: str, groups: tuple[str, ...], stamp: str = "", python: st
         "state": state,
         "stamp": stamp or fingerprint(),
         "groups": sorted(groups),
-        "python": python or "%d.%d" % sys.version_info[:2],
+        "python": python or running_version(),
         "root": _place(),
     }
     target = VENV / STATE_NAME
@@ -104,7 +104,7 @@ def inspect(wanted: tuple[str, ...]) -> Status:
         return Status("broken", "the folder was moved or copied", groups)
     if not _interpreter_exists():
         return Status("broken", "the Python that it was made with is gone", groups)
-    if inside() and state["python"] != "%d.%d" % sys.version_info[:2]:
+    if inside() and state["python"] != running_version():
         return Status("broken", "the Python that it was made with was replaced", groups)
     if state["stamp"] != fingerprint():
         return Status("outdated", "pyproject.toml has changed", groups)
@@ -130,6 +130,11 @@ def _interpreter_exists() -> bool:
         return False
     home = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == "home"]
     return bool(home) and Path(home[0]).exists()
+
+
+def running_version() -> str:
+    """The running interpreter's version, as 3.13."""
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def inside() -> bool:

@@ -13,13 +13,11 @@ from pathlib import Path
 from course.catalogue import Course
 from course.grading.learner import MARKER
 from course.locking import LockTimeout, exclusive
-from course.source import ChapterSource, ExerciseSource, normalise, not_utf8
+from course.source import ChapterSource, ExerciseSource, FilesError, normalise, not_utf8
+
+__all__ = ["ExerciseFiles", "FilesError", "Parts", "check_writable", "locked", "read_text", "write_bytes", "write_text"]
 
 LOCK_SECONDS = 30.0
-
-
-class FilesError(Exception):
-    """A file of the learner cannot be read or written; the message says which and what to do."""
 
 
 def write_text(path: Path, text: str) -> None:

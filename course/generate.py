@@ -15,7 +15,7 @@ from typing import Any
 from course.catalogue import Course
 from course.files import write_text
 from course.progress import part_hash
-from course.source import ChapterSource, ExerciseSource, digest
+from course.source import NOT_PYTHON, ChapterSource, ExerciseSource, digest
 
 MANIFEST = "manifest.json"
 SHORT = 12  # characters: shorter lines (`else:`, `return got`) are nobody's secret
@@ -143,7 +143,8 @@ def _without_docstrings(text: str) -> str:
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
-            for i in range(node.body[0].lineno - 1, node.body[0].end_lineno):
+            doc = node.body[0]
+            for i in range(doc.lineno - 1, doc.end_lineno or doc.lineno):
                 lines[i] = ""
     return "\n".join(lines)
 
@@ -155,6 +156,6 @@ def _squeezed(text: str) -> str:
 def _parses(text: str) -> bool:
     try:
         ast.parse(text)
-    except SyntaxError:
+    except NOT_PYTHON:
         return False
     return True

@@ -15,24 +15,22 @@ from collections import deque
 from pathlib import Path
 
 from course.console import SetupError, Ticker, say
-from course.environment import ROOT, VENV, child_environment, venv_python
+from course.environment import ROOT, VENV, child_environment, running_version, venv_python
+from course.pip_settings import ForUv, for_uv, parse
 
 UV = "uv>=0.8,<1"
-_SHOWN = ("Resolved", "Downloading", "Prepared", "Installed")
+_SHOWN = ("Resolved", "Downloading", "Prepared", "Installed", "Bytecode compiled")
 
 # What a failed step printed, and what it means.  The first kind that matches is the one that is told.
-_CAUSES: tuple[tuple[str, str], ...] = (
-    ("disk", r"no space left|os error 28\b|errno 28\b|not enough space|os error 112\b|disk quota exceeded"),
-    ("certificate", r"certificate|ssl(error|:)|invalid peer"),
-    (
-        "network",
-        r"dns error|name resolution|getaddrinfo|failed to establish a new connection|connection (refused|reset)"
-        r"|timed out|error sending request|tcp connect|network is unreachable|could not connect"
-        r"|proxyerror|client error",
-    ),
-    ("permission", r"permission denied|os error 13\b|access is denied|read-only file system|os error 5\b"),
-    ("platform", r"no usable wheels|no wheels with a matching|no matching distribution|no solution found"),
-)  # fmt: skip
+_CAUSES = {
+    "disk": r"no space left|os error 28\b|errno 28\b|not enough space|os error 112\b|disk quota exceeded",
+    "certificate": r"certificate|ssl(error|:)|invalid peer",
+    "network": r"dns error|name resolution|getaddrinfo|failed to establish a new connection|connection (refused|reset)"
+    r"|timed out|error sending request|tcp connect|network is unreachable|could not connect"
+    r"|proxyerror|client error",
+    "permission": r"permission denied|os error 13\b|access is denied|read-only file system|os error 5\b",
+    "platform": r"no usable wheels|no wheels with a matching|no matching distribution|no solution found",
+}
 _ADVICE = {
     "disk": "The disk is full. Free some space (about {need} is needed) and run the same command again.",
     "certificate": "A secure connection could not be made: its certificate was refused. Where traffic is inspected,\n"
@@ -50,7 +48,7 @@ _ADVICE = {
 def cause_of(output: str) -> str:
     """Name the kind of failure that the output of pip, uv or venv describes."""
     text = output.lower()
-    return next((kind for kind, pattern in _CAUSES if re.search(pattern, text)), "other")
+    return next((kind for kind, pattern in _CAUSES.items() if re.search(pattern, text)), "other")
 
 
 def advice_for(kind: str, need: str = "2 GB") -> str:
@@ -63,7 +61,7 @@ def shorten(line: str, width: int = 200) -> str:
     return line if len(line) <= width else line[: width // 2 - 3] + " ... " + line[-width // 2 + 2 :]
 
 
-def step(title: str, command: list[str], lock: int | None = None) -> None:
+def step(title: str, command: list[str], lock: int | None = None, variables: dict[str, str] | None = None) -> None:
     """Run one step of the set-up.
 
     Parameters
@@ -71,6 +69,7 @@ def step(title: str, command: list[str], lock: int | None = None) -> None:
     title : what it does, printed first.
     command : program and arguments.
     lock : descriptor that the child keeps open, so that the lock outlives this process if the child does.
+    variables : environment variables on top of those that every step gets.
 
     Raises
     ------
@@ -82,9 +81,16 @@ def step(title: str, command: list[str], lock: int | None = None) -> None:
     keep = (lock,) if lock is not None and os.name != "nt" else ()
     try:
         child = subprocess.Popen(
-            command, cwd=ROOT, env=_variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", pass_fds=keep,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            env={**_variables(), **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=keep,
+        )
     except OSError as error:
         raise SetupError(f"{command[0]} could not be started: {error}") from error
     with child, Ticker() as ticker:
@@ -127,11 +133,10 @@ def check_interpreter() -> None:
         raise SetupError("This Python is free-threaded; fucina is tested with the ordinary build only.")
     missing = [name for name in ("venv", "ensurepip") if find_spec(name) is None]
     if missing:
-        version = "%d.%d" % sys.version_info[:2]
         raise SetupError(
             f"This Python ({sys.executable}) lacks the standard module {' and '.join(missing)},\n"
             "which is needed to make an environment.\n"
-            f"  Debian, Ubuntu:  sudo apt install python{version}-venv\n"
+            f"  Debian, Ubuntu:  sudo apt install python{running_version()}-venv\n"
             "  elsewhere:       install Python from python.org, or with 'uv python install 3.13'\n"
             "Then run the same command again."
         )
@@ -164,22 +169,38 @@ def make(lock: int | None = None) -> None:
 def install(groups: tuple[str, ...], lock: int | None = None) -> None:
     """Install the project, editable, with dependency groups; what is there already and fits is left alone."""
     python = str(venv_python())
-    command = [python, "-m", "uv", "pip", "install", "--python", python, "--no-progress"]
-    command += [f"--group={group}" for group in groups] + _index_of_pip() + ["--editable", str(ROOT)]
+    settings = settings_of_pip()
+    if settings.left_out:
+        say("(Settings of pip that uv has no word for, left aside: " + ", ".join(settings.left_out) + ".)")
+    # Bytecode is written now, for all packages: where Python may not write it later, every start would compile again.
+    command = [python, "-m", "uv", "pip", "install", "--python", python, "--no-progress", "--compile-bytecode"]
+    command += [f"--group={group}" for group in groups] + settings.arguments + ["--editable", str(ROOT)]
     if "UV_CACHE_DIR" not in os.environ and not os.access(os.environ.get("XDG_CACHE_HOME", Path.home()), os.W_OK):
         command.append("--no-cache")  # a home that cannot be written
-    step("3/3 Installing packages and the model (" + ", ".join(groups) + ")", command, lock)
+    title = "3/3 Installing packages and the model (" + ", ".join(groups) + ")"
+    step(title, command, lock, {"UV_COMPILE_BYTECODE_TIMEOUT": "0", **settings.variables})
     _write_settings()
+    compile_own()
 
 
-def _index_of_pip() -> list[str]:
-    """A package mirror that pip is configured for, as arguments for uv, which does not read pip's settings."""
-    if any(name in os.environ for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX")):
-        return []
+def settings_of_pip() -> ForUv:
+    """What pip is configured with (indexes, proxy, certificates), as arguments and variables for uv."""
     command = [str(venv_python()), "-m", "pip", "config", "list"]
-    found = subprocess.run(command, env=_variables(), capture_output=True, encoding="utf-8", errors="replace")
-    match = re.search(r"^(?:global|install|:env:|user|site)\.index-url='(.+)'$", found.stdout, re.MULTILINE)
-    return ["--default-index", match[1]] if match else []
+    variables = _variables()
+    found = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
+    return for_uv(parse(found.stdout), variables)
+
+
+def compile_own() -> None:
+    """Write the bytecode of the project's own modules, which the environment imports from the checkout.
+
+    A checkout that cannot be written stays as it is: Python then compiles at each start.
+    """
+    folders = [str(ROOT / name) for name in ("fucina", "course")]
+    command = [str(venv_python()), "-m", "compileall", "-q", *folders]
+    subprocess.run(command, cwd=ROOT, env=_variables(), stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _write_settings() -> None:

@@ -90,13 +90,14 @@ class Keys:
 
     @staticmethod
     def _get_windows(seconds: float) -> str | None:
-        import msvcrt
+        if sys.platform == "win32":
+            import msvcrt
 
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if msvcrt.kbhit():
-                return msvcrt.getwch().lower().strip()
-            time.sleep(0.02)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                if msvcrt.kbhit():
+                    return msvcrt.getwch().lower().strip()
+                time.sleep(0.02)
         return None
 
     def _read_lines(self) -> None:

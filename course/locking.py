@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-if os.name == "nt":
+if sys.platform == "win32":  # not os.name: type checkers know this one
     import msvcrt
 else:
     import fcntl
@@ -24,7 +25,7 @@ class LockTimeout(Exception):
 def _try_lock(descriptor: int) -> bool:
     """Take the lock if it is free.  A file system that knows no locks counts as free: the lock is a courtesy."""
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,6 @@ defines what it holds in the notebook, and is graded.  Nothing here ever raises 
 
 from __future__ import annotations
 
-import ast
 import html
 import sys
 from typing import Any
@@ -20,7 +19,7 @@ from course.catalogue import Course, UnknownExercise
 from course.cells import CONFLICT, KEPT, UNREADABLE, cell_text, save_cell
 from course.files import ExerciseFiles, FilesError, Parts, read_text
 from course.grading import GradingFault, feedback, grade, warm
-from course.grading.learner import Unusable, run_module
+from course.grading.learner import Unusable, parse, run_module
 from course.grading.outcome import Grade
 from course.progress import Progress, part_hash
 from course.source import SourceError
@@ -121,7 +120,7 @@ def mine(name: str, otherwise: Any = None) -> Any:
         chapter, exercise = _course.exercise(name)
         path = ExerciseFiles(_course).path(chapter)
         text = read_text(path)
-        module = run_module(ast.parse(text, str(path)), text, str(path), f"_mine_{exercise.name}")
+        module = run_module(parse(text, str(path), exercise), text, str(path), f"_mine_{exercise.name}")
     except PROBLEMS as error:
         _tell(str(error))
         return otherwise
@@ -169,11 +168,11 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
             note, action = saved.note, saved.action
         except FilesError as error:
             note, action = f"Not saved: {error}", CONFLICT
+        if action == UNREADABLE:
+            return _tell(f"{exercise.name}: {note}")
         if shell is not None:
             part = ExerciseFiles(_course).part(chapter, exercise) if action == KEPT else None
             _define(chapter, part or cell, shell)
-        if action == UNREADABLE:
-            return _tell(f"{exercise.name}: {note}")
         return _show(_graded(exercise.name, [note] if note else []))
     except PROBLEMS as error:
         return _tell(str(error))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -84,9 +85,10 @@ class Parity:
         with self.naive.override(op, function):
             pass  # a name that is no op is no fault of the function
         self._measure_ours()
-        rows, troubles = [], []
+        rows: list[Row] = []
+        troubles: list[str] = []
         for who, model in (("yours, in NumPy", self.naive), ("yours, in the compiled engine", self.native)):
-            row, trouble = self._try(who, function, _stream_of(model), lambda m=model: m.override(op, function))
+            row, trouble = self._try(who, function, _stream_of(model), partial(model.override, op, function))
             rows, troubles = [*rows, row], [*troubles, *trouble]
         return self._told(f"{origin(function)} in place of {op}", rows, troubles)
 

@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,7 +34,13 @@ def parse_chapter(text: str, path: Path) -> ChapterSource:
 
 @lru_cache(maxsize=64)
 def _load(path: Path, stamp: tuple[int, int]) -> ChapterSource:
-    return parse_chapter(path.read_text(encoding="utf-8"), path)
+    return replace(_parse(path.read_text(encoding="utf-8"), path.name), path=path)
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str, name: str) -> ChapterSource:
+    """The same text is parsed once, wherever its file lies."""
+    return parse_chapter(text, Path(name))
 
 
 def load_chapter(path: Path) -> ChapterSource:
@@ -141,18 +148,20 @@ class _Parser:
                 return
             if not (isinstance(called, ast.Attribute) and called.attr in ("solution", "wrong", "check")):
                 continue
+            arguments = decorator.args if isinstance(decorator, ast.Call) else []
+            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
             if not self.exercises:
                 raise self.fail(node, f"{called.attr} before the first Exercise")
             fields = self.exercises[-1]
             if called.attr == "solution":
                 self.place(self.solution(node, fields["name"]))
             elif called.attr == "wrong":
-                message = inspect.cleandoc(ast.literal_eval(decorator.args[0]))
-                replaces = [*decorator.args[1:], *(k.value for k in decorator.keywords)]
+                message = inspect.cleandoc(ast.literal_eval(arguments[0]))
+                replaces = [*arguments[1:], *(k.value for k in keywords)]
                 target = ast.literal_eval(replaces[0]) if replaces else None
                 fields["wrongs"].append((node, message, target))
             else:
-                fields["checks"].append(ast.literal_eval(decorator.args[0]))
+                fields["checks"].append(ast.literal_eval(arguments[0]))
 
     def finish(self, fields: dict) -> ExerciseSource:
         written = [d.name for d in fields["definitions"] if d.written]
@@ -173,7 +182,7 @@ class _Parser:
             }
         )
 
-    def cut(self, node: ast.AST, whole_lines: bool = True) -> str:
+    def cut(self, node: ast.stmt | ast.expr, whole_lines: bool = True) -> str:
         """The source of a node without its decorators and without any `@given` inside it."""
         if not whole_lines:
             return ast.get_source_segment(self.text, node) or ""

@@ -104,10 +104,10 @@ def page(document: dict[str, Any]) -> str:
     say = html.escape
     versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: report</title>'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: report</title>',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{STYLE}</style></head><body><h1>Report</h1>",
-        f"<p>{document['score']} of {document['points']} points, {document['passed']} of {document['exercises']} "
+        f"<p>{document['score']} of {document['points']} points, {document['passed']} of {document['exercises']} ",
         f"exercises passed. {meter(document['score'], document['points'])}</p>",
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
     ]
@@ -133,8 +133,8 @@ def exercise_html(data: dict[str, Any], opened: bool = True) -> str:
     result = Grade.from_json(data)
     kind = result.outcome.replace(" ", "")
     parts = [
-        f"<details{' open' if opened and result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> "
-        f'{say(result.title)}: <span class="{kind}">{say(result.outcome)}</span>, {result.score} of {result.points} '
+        f"<details{' open' if opened and result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> ",
+        f'{say(result.title)}: <span class="{kind}">{say(result.outcome)}</span>, {result.score} of {result.points} ',
         f"points</summary><p><code>{say(result.path)}</code>, SHA-256 <code>{say(result.digest)}</code></p>",
     ]
     if result.message:

@@ -11,8 +11,23 @@ ROOT = Path(__file__).resolve().parent.parent
 STUB = 'raise NotImplementedError("{name}: your code here")'
 
 
+# What `ast.parse` raises for text that is no program: bytes of NUL, and what is nested too deeply, included.
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def why_unreadable(error: BaseException) -> str:
+    """Why Python cannot read a text, for the learner."""
+    if isinstance(error, (RecursionError, MemoryError)):
+        return "an expression in it is nested too deeply (too many operators, brackets or blocks inside one another)"
+    return getattr(error, "msg", None) or str(error)
+
+
 class SourceError(Exception):
     """A chapter file does not follow the format; the message says where and what was expected."""
+
+
+class FilesError(Exception):
+    """A file of the learner cannot be read or written; the message says which and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from course.files import ExerciseFiles, FilesError, Parts
 from course.grading import grade, warm
 from course.keys import Keys
 from course.progress import Progress, standing
-from course.source import ChapterSource, ExerciseSource
+from course.source import NOT_PYTHON, ChapterSource, ExerciseSource
 from course.terminal import listing, paragraph, record, say, show_grade
 
 PERIOD = 0.2  # seconds between two looks at the files
@@ -223,7 +223,7 @@ class Watcher:
 
 def _whole(text: str | None) -> bool:
     """Whether a file looks finished.  One that does not is looked at twice: an editor may be writing it."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+    with contextlib.suppress(*NOT_PYTHON), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return text is not None and bool(ast.parse(text).body)
     return False

@@ -97,7 +97,8 @@ def unchecked(weight_bytes, bandwidth):
 
 @ex.check("tokens a second = bytes a second / bytes a token")
 def is_the_quotient(decode_ceiling, t):
-    cases = [(1_000_000_000, 1), (500_000_000, 3), (2_500_000_000, 1), (98_000_000, 17.5), (7_000_000_000, 204.8)]
+    cases = [(1_000_000_000, 1), (500_000_000, 3), (2_500_000_000, 1), (98_000_000, 17.5), (7_000_000_000, 204.8),
+             (1, 0.5)]
     for size, bandwidth in cases:
         t.case()
         t.close(t.call(decode_ceiling, size, bandwidth), bandwidth * 1e9 / size, rtol=1e-9)

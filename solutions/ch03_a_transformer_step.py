@@ -360,6 +360,8 @@ def all_angles(mine, t):
         t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (cos, sin)")
         for name, array, want in zip(("cos", "sin"), got, angles_by_hand(position, dims, base), strict=True):
             t.close(array, want, name, rtol=1e-4, atol=1e-5)
+            t.holds(np.asarray(array).dtype == np.float32, f"{name} is an array of {np.asarray(array).dtype}, "
+                    "expected float32")
 
 
 def turns(mine, t, pairing, cases):

@@ -831,6 +831,28 @@ def multiplies_positives(logits, history, last_n, repeat=1.0, frequency=0.0, pre
     return out
 
 
+@ex.wrong("Small negative logits are divided: the border is 0, not some number below it. Divided, -0.5 comes nearer to "
+          "0, and the token gets more likely.")
+def border_below_zero(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > -1 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("A history that is a little shorter than the window loses its first tokens: len(history) - last_n is negative "
+          "there, and a negative start counts from the end. Keep it from going below 0.")
+def start_below_zero(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits, np.float64)
+    window = history[len(history) - last_n:]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
 @ex.wrong("The window is taken from the start of the history. What was said lately stands at its end.")
 def window_from_the_start(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     out = np.array(logits, np.float64)
@@ -918,6 +940,7 @@ def repeat_penalty(penalise, t):
         ([2.0, -2.0, 0.0], [2, 1, 0], 2.0, [1.0, -4.0, 0.0]),
         ([6.0, 1.0], [0, 0], 2.0, [3.0, 1.0]),
         ([3.0, -1.0, 5.0], [1, 2, 1, 1], 1.25, [3.0, -1.25, 4.0]),
+        ([0.5, -0.5, -0.25], [0, 1, 2], 2.0, [0.25, -1.0, -0.5]),
     ):
         t.close(penalised(t, penalise, row, history, 8, repeat=repeat), want, "the logits")
 
@@ -939,6 +962,7 @@ def windows(penalise, t):
         ([1, 0, 2], 1, [1.0, 1.0, 0.5]),
         ([2, 2, 0], 2, [0.5, 1.0, 0.5]),
         ([1, 0, 2], 7, [0.5, 0.5, 0.5]),
+        ([1, 0, 2], 4, [0.5, 0.5, 0.5]),
         ([1, 0], 0, [1.0, 1.0, 1.0]),
         ([], 4, [1.0, 1.0, 1.0]),
         ([0, 1, 1, 2], 3, [1.0, 0.0, 0.5]),

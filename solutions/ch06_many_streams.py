@@ -591,7 +591,7 @@ def in_time(lockstep, t):
         model, log = ToyModel(), []
 
         def listener(name, model=model, log=log):
-            return lambda token: log.append((len(model.passes), name, token))
+            return lambda token: log.append((len(model.passes), name, token))  # noqa: B023
 
         streams = streams_of(t, specs, emit=listener)
         call_lockstep(lockstep, t, model, streams)
@@ -701,6 +701,58 @@ def step(model, streams):
                 stream.history.append(token)
                 stream.ended = token == stream.stop or stream.added == stream.max_tokens
                 stream.emit(token)
+            except Exception as error:
+                stream.error, stream.ended = error, True
+    finally:
+        for stream in live:
+            stream.cache.truncate(len(stream.history) - 1)
+    return len(live)
+
+
+@ex.wrong("A stream that has ended gets a KvCacheOverflow, because its last token filled the cache. Ask first whether it "
+          "goes on at all.")
+def full_although_ended(model, streams):
+    live = []
+    for stream in streams:
+        if stream.cache.len == stream.cache.capacity:
+            stream.error, stream.ended = KvCacheOverflow("full"), True
+        elif not stream.ended:
+            live.append(stream)
+    if not live:
+        return 0
+    out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
+    try:
+        for stream, logits in zip(live, out):
+            try:
+                token = stream.choose(logits[-1])
+                stream.history.append(token)
+                stream.ended = token == stream.stop or stream.added == stream.max_tokens
+                stream.emit(token)
+            except Exception as error:
+                stream.error, stream.ended = error, True
+    finally:
+        for stream in live:
+            stream.cache.truncate(len(stream.history) - 1)
+    return len(live)
+
+
+@ex.wrong("The stop token does not end a stream: only max_tokens is looked at.")
+def never_stops(model, streams):
+    live = []
+    for stream in streams:
+        if not stream.ended and stream.cache.len == stream.cache.capacity:
+            stream.error, stream.ended = KvCacheOverflow("full"), True
+        elif not stream.ended:
+            live.append(stream)
+    if not live:
+        return 0
+    out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
+    try:
+        for stream, logits in zip(live, out):
+            try:
+                stream.history.append(stream.choose(logits[-1]))
+                stream.ended = stream.added == stream.max_tokens
+                stream.emit(stream.history[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -1041,10 +1093,26 @@ def full_cache(step, t):
         run_steps(step, t, ToyModel(), streams)
         error = streams[1].error
         t.holds(type(error).__name__ == "KvCacheOverflow", f"b.error is {error!r}, expected a KvCacheOverflow")
+        t.holds(bool(streams[1].ended), "b.ended is not set")
         t.equal(streams[1].history, [8, 2] + said_alone([8, 2], 4)[:room], "b.history")
         t.equal(streams[0].history, [5] + said_alone([5], 3), "a.history")
         t.equal(streams[2].history, [3] + said_alone([3], 2), "c.history")
         whole(t, streams)
+
+
+@ex.check("a stream ends as in `lockstep`, also when its last token fills the cache: that is no error")
+def ends_well(step, t):
+    for prompt, options in (([5], {"max_tokens": 2, "capacity": 2}), ([8, 2], {"max_tokens": 9}), ([0], {"max_tokens": 4})):
+        said = said_alone(prompt, options["max_tokens"])
+        for stop in ((None,) if "capacity" in options else (said[0], said[2])):
+            words = ", ".join(f"{name}={value}" for name, value in {**options, "stop": stop}.items())
+            t.case("model = ToyModel()", f"a = open_stream({prompt}, {words})")
+            stream = open_stream(prompt, stop=stop, **options)
+            want = prompt + (said if stop is None else said[:said.index(stop) + 1])
+            run_steps(step, t, ToyModel(), [stream])
+            t.call(step, ToyModel(), [stream], shown="step(model, [a])      # it has ended", changes=True)
+            t.equal(stream.history, want, "a.history")
+            t.holds(stream.error is None, f"a.error is {stream.error!r}, but a has simply ended")
 
 
 @ex.check("an error of the pass goes on to the caller, and nothing has changed")

@@ -631,6 +631,7 @@ def pauses(Gate, t):
     for pause in (1, 2, 5):
         gate = new_gate(t, Gate, pause=pause, longest=8)
         turn_off(t, gate)
+        t.equal(len(gate.window), 0, "len(gate.window) as soon as the gate is off")
         t.equal(pause_of(t, gate), pause, "the call of allows that begins the probe")
         t.equal(gate.state, "probing", "gate.state")
         t.equal(len(gate.window), 0, "len(gate.window)")

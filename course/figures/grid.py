@@ -52,7 +52,8 @@ def quant_grid(values: Sequence[float], levels: Sequence[float], title: str = "A
     drawing.text(right + 8, at((min(levels) + max(levels)) / 2) + 4, f"{len(levels)} levels", 12, "start")
     squares = 0.0
     for i, value in enumerate(values):
-        nearest = min(levels, key=lambda level, v=value: abs(level - v))
+        distances = [abs(level - value) for level in levels]
+        nearest = levels[distances.index(min(distances))]
         squares += (nearest - value) ** 2
         x = LEFT + STEP * (i + 0.5)
         drawing.line(x, at(value), x, at(nearest), ORANGE, 3)

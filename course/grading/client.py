@@ -28,7 +28,9 @@ FIELDS = {
     "checked": {"result"},
     "grade": {"grade", "dirty"},
     "limit": {"limit", "line", "text"},
+    "fault": {"text"},
 }  # what the worker says
+OURS = "this is a fault of the course, not of your code."
 BOX_FILE_MB = 64  # the largest file that boxed code may write
 BOX_VARIABLES = (
     "PATH",
@@ -128,7 +130,8 @@ class WorkerClient:
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError):
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
 
     def grade(
         self,
@@ -138,8 +141,11 @@ class WorkerClient:
         path: str,
         cpu_seconds: float | None = None,
         memory_mb: int | None = None,
+        brief: bool = False,
     ) -> Grade:
         """Grade `text`, the content of `path`.  Limits default to the exercise's own.
+
+        `brief`: stop at the first check that fails, and do not look for a known mistake.
 
         Raises
         ------
@@ -153,6 +159,7 @@ class WorkerClient:
             "path": path,
             "cpu_seconds": cpu_seconds,
             "memory_mb": memory_mb,
+            "brief": brief,
         }
         limit = 4 * (cpu_seconds or exercise.cpu_seconds)
         with self._lock:
@@ -169,6 +176,7 @@ class WorkerClient:
                 if not self._ready and self._next(time.monotonic() + START).get("kind") != "ready":
                     raise GradingFault(self._fault("the grading process did not start"))
                 self._ready = True
+                assert self._process is not None and self._process.stdin is not None
                 self._process.stdin.write((json.dumps(request) + "\n").encode("ascii"))
                 self._process.stdin.flush()
                 break
@@ -193,10 +201,10 @@ class WorkerClient:
                 if event["dirty"]:
                     self.close()
                 return _agreed(Grade.from_json(event["grade"]))
+            elif kind == "fault":
+                raise GradingFault(f"the grading process broke; {OURS}\n{event['text'].strip()}")
             else:
                 what = _stopped(event, memory_mb)
-                if kind == "ended":
-                    self._raise_if_ours(event)
                 self.close()
                 return _partial(request, exercise, results, running, what, event)
 
@@ -222,14 +230,9 @@ class WorkerClient:
             self.close()
             return None
 
-    def _raise_if_ours(self, event: dict[str, Any]) -> None:
-        """A Python traceback on the worker's stderr is a fault of the grader: learners' errors are caught there."""
-        if event["code"] == 1 and b"Traceback" in self._said():  # the learner's os._exit(1) leaves none
-            raise GradingFault(self._fault("the grading process broke"))
-
     def _fault(self, what: str) -> str:
         said = self._said()[-3000:].decode("utf-8", "replace").strip()
-        return f"{what}; this is a fault of the course, not of your code.\n{said}"
+        return f"{what}; {OURS}\n{said}"
 
     def _said(self) -> bytes:
         """What the worker wrote to stderr in the end."""
@@ -241,7 +244,7 @@ class WorkerClient:
         with contextlib.suppress(ValueError, OSError):
             for line in pipe:
                 event = json.loads(line)
-                if not isinstance(event, dict) or not FIELDS.get(event.get("kind"), {""}) <= event.keys():
+                if not isinstance(event, dict) or not FIELDS.get(str(event.get("kind")), {""}) <= event.keys():
                     break  # not the worker's: the code writes to files that it did not open
                 lines.put(event)
         lines.put(None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import doctest
 import io
 import math
@@ -29,6 +30,7 @@ from course.parser import check_code
 from course.source import ChapterSource, ExerciseSource, digest
 
 EXAMPLE = "the example of the contract"
+LONGEST = 2000  # characters of a message
 TOO_MUCH_MEMORY = "takes more memory than an exercise may use"
 Event = Callable[[str, dict[str, Any]], None]
 
@@ -48,6 +50,12 @@ class ChapterChecks:
         self.exercises: dict[str, Exercise] = collect(lambda: exec(code, module.__dict__))
         self._known: dict[str, list[tuple[str, str, list[tuple]]]] = {}
 
+    def at(self, chapter: ChapterSource) -> ChapterChecks:
+        """The same checks for a chapter file with the same text in another place."""
+        other = copy.copy(self)
+        other.chapter = chapter
+        return other
+
     def known_wrongs(self, exercise: ExerciseSource) -> list[tuple[str, str, list[tuple]]]:
         """(name, message, signatures of its checks) of each known wrong solution, measured once."""
         if exercise.name not in self._known:
@@ -59,30 +67,38 @@ class ChapterChecks:
             self._known[exercise.name] = rows
         return self._known[exercise.name]
 
-    def _results(self, exercise: ExerciseSource, text: str, path: str, event: Event) -> list[CheckResult]:
+    def _results(
+        self, exercise: ExerciseSource, text: str, path: str, event: Event, brief: bool = False
+    ) -> list[CheckResult]:
         tree = learner.parse(text, path, exercise)
         module = learner.run_module(tree, text, path, f"_graded_{exercise.name}")
-        return run_checks(self.exercises[exercise.name], exercise, module, path, event)
+        return run_checks(self.exercises[exercise.name], exercise, module, path, event, brief)
 
     def grade(
-        self, exercise: ExerciseSource, text: str, path: str, guard: Guard | None = None, event: Event = silent
+        self,
+        exercise: ExerciseSource,
+        text: str,
+        path: str,
+        guard: Guard | None = None,
+        event: Event = silent,
+        brief: bool = False,
     ) -> Grade:
-        """Grade `text`, the content of the learner's file `path`."""
+        """Grade `text`, the content of the learner's file `path`; `brief`: to the first failure, without a remark."""
         grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(text))
         with contextlib.ExitStack() as stack:
             if guard:
                 stack.enter_context(guard.armed_for())
             try:
-                self._fill(grade, exercise, text, path, event)
+                self._fill(grade, exercise, text, path, event, brief)
             except Unusable as problem:
                 grade.message, grade.trace = str(problem), problem.trace
         if guard and guard.tripped:
             grade.outcome, grade.checks, grade.message = NOT_YET, [], guard.message()
-        elif grade.checks and not grade.passed:
+        elif grade.checks and not grade.passed and not brief:
             self._name_misconception(grade, exercise)
         return grade
 
-    def _fill(self, grade: Grade, exercise: ExerciseSource, text: str, path: str, event: Event) -> None:
+    def _fill(self, grade: Grade, exercise: ExerciseSource, text: str, path: str, event: Event, brief: bool) -> None:
         if not text.strip():
             grade.outcome = NOT_ATTEMPTED
             raise Unusable(f"the file is empty. `python3 -m course reset {exercise.name}` brings the starter back.")
@@ -97,7 +113,7 @@ class ChapterChecks:
             return
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            grade.checks = self._results(exercise, text, path, event)
+            grade.checks = self._results(exercise, text, path, event, brief)
         grade.outcome = judge(grade.checks)
         if not grade.passed:
             own = [w for w in caught if w.filename == path]
@@ -126,9 +142,14 @@ def _raised(signature: tuple) -> bool:
 
 
 def run_checks(
-    exercise: Exercise, source: ExerciseSource, module: types.ModuleType, path: str, event: Event = silent
+    exercise: Exercise,
+    source: ExerciseSource,
+    module: types.ModuleType,
+    path: str,
+    event: Event = silent,
+    brief: bool = False,
 ) -> list[CheckResult]:
-    """Run every check, the contract's own example first, and report each as it ends."""
+    """Run every check (`brief`: to the first failure), the contract's own example first; report each as it ends."""
     names = [d.name for d in source.written]
     mine: Any = (
         getattr(module, names[0])
@@ -147,6 +168,8 @@ def run_checks(
         full = full or result.what == TOO_MUCH_MEMORY
         results.append(result)
         event("checked", {"result": {name: getattr(result, name) for name in CheckResult.__slots__}})
+        if brief and not result.passed:
+            break
     return results
 
 
@@ -159,7 +182,7 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
         result.status = "passed"
         return result
     except Failed as failed:
-        result.what = str(failed).encode("ascii", "backslashreplace").decode("ascii")
+        result.what = str(failed)[:LONGEST].encode("ascii", "backslashreplace").decode("ascii")
     except MemoryError as error:
         result.what, result.trace = TOO_MUCH_MEMORY, learner.trimmed(error, path)
     except LearnerError as caught:
@@ -168,7 +191,7 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
             result.what = "ends the program (SystemExit) instead of returning"
         elif isinstance(caught.error, EOFError):
             result.what = "asks for keyboard input; everything it needs comes in as arguments"
-    except Exception as error:
+    except BaseException as error:
         # What the learner's code returned cannot be used as the contract says; our own frames are of no help to them.
         result.trace = learner.trimmed(error, path)
         back = f"gave {show(tools.last)}; using it as the contract says " if tools.story else ""
@@ -200,7 +223,7 @@ def run_examples(examples: list[tuple[str, doctest.Example]], module: types.Modu
         if source.startswith("print("):
             value, got = None, out.getvalue().strip()
         else:
-            got = "" if value is None else repr(plain(value))
+            got = "" if value is None else show(plain(value), LONGEST)
         if got != want and not _agrees(plain(value), want):
             missing = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
             tools.fail(f"gives {got or None}, the contract says {want or None}{missing}")
@@ -219,7 +242,7 @@ def _agrees(value: Any, want: str) -> bool:
     """Whether a value is what the contract shows, up to the last bits of floats."""
     try:
         return _close(value, ast.literal_eval(want))
-    except (ValueError, SyntaxError):
+    except BaseException:  # what the contract shows is no literal, or the value's own __eq__ raises
         return False
 
 

@@ -93,7 +93,7 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
     colour = COLOURS[grade.outcome]
     parts = [
         f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px;margin:4px 0">',
-        f'<div><b>{say(grade.exercise)}</b> <span style="color:{colour};font-weight:bold">{say(grade.outcome)}</span>'
+        f'<div><b>{say(grade.exercise)}</b> <span style="color:{colour};font-weight:bold">{say(grade.outcome)}</span>',
         f" &middot; {grade.score} of {grade.points} points &middot; <code>{say(where(grade, root))}</code></div>",
     ]
     parts += [f"<div>{rich(note)}</div>" for note in notes or []]

@@ -44,7 +44,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """Refuse `solutions` and what is in it; every other name is left to the finders behind."""
-        if self.armed and fullname.split(".")[0] == "solutions":
+        if self.armed and fullname.partition(".")[0] == "solutions":
             self.refuse(fullname)
 
     def refuse(self, what: str) -> None:

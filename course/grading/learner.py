@@ -13,10 +13,12 @@ import traceback
 import types
 from collections.abc import Iterator
 
+from course.grading.state import Anchor
 from course.grading.tools import describe
-from course.source import ExerciseSource
+from course.source import NOT_PYTHON, ExerciseSource, why_unreadable
 
 MARKER = re.compile(r"^# %% (ch\d\d\.[a-z][a-z0-9_]*)\b")
+WIDEST = 300  # characters of a source line that are shown
 
 
 class Unusable(Exception):
@@ -42,17 +44,18 @@ def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
     """The syntax tree of the learner's file; a syntax error names its line and whose part it is in."""
     try:
         return ast.parse(text, filename=path)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except NOT_PYTHON as error:
         line = getattr(error, "lineno", None) or 0
         where = region_at(text, line)
         part = f" (in the part of {where})" if where and where != exercise.name else ""
         trace = []
         if line and line <= len(text.splitlines()):
             source = text.splitlines()[line - 1]
-            trace = [f"{path}, line {line}", "    " + source.strip()]
+            trace = [f"{path}, line {line}", "    " + show_line(source)]
             column = (getattr(error, "offset", None) or 1) - 1 - (len(source) - len(source.lstrip()))
-            trace.append("    " + " " * max(0, column) + "^")
-        reason = getattr(error, "msg", None) or str(error)
+            if column < WIDEST:
+                trace.append("    " + " " * max(0, column) + "^")
+        reason = why_unreadable(error)
         at = f", line {line}{part}" if line else ""
         raise Unusable(f"Python cannot read the file: {reason}{at}.", trace) from None
 
@@ -60,9 +63,9 @@ def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
 def forbid_solutions(tree: ast.Module) -> None:
     """An import of the solutions is told at once, with its line."""
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         for name in names:
             if name.split(".")[0] == "solutions":
                 raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
@@ -80,7 +83,9 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
         bound |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             bound |= {alias.asname or alias.name for alias in node.names}
-    written, stubs, missing = [], [], []
+    written: list[str] = []
+    stubs: list[str] = []
+    missing: list[str] = []
     for definition in exercise.written:
         starter = ast.parse(definition.starter).body[0]
         mine = found.get(definition.name)
@@ -152,10 +157,14 @@ def run_module(tree: ast.Module, text: str, path: str, name: str) -> types.Modul
     module.__file__ = path
     sys.modules[name] = module
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    anchor = Anchor()
     try:
         code = compile(tree, path, "exec")
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            exec(code, module.__dict__)
+            try:
+                exec(code, module.__dict__)
+            finally:
+                anchor.hold()
     except BaseException as error:
         trace = trimmed(error, path)
         line = next((int(found[1]) for entry in reversed(trace) if (found := re.search(r"line (\d+)", entry))), 0)
@@ -177,5 +186,5 @@ def trimmed(error: BaseException, path: str) -> list[str]:
 
 
 def show_line(line: str) -> str:
-    """A source line in ASCII."""
-    return line.strip().encode("ascii", "backslashreplace").decode("ascii")
+    """A source line in ASCII; of a very long one the beginning."""
+    return line.strip()[:WIDEST].encode("ascii", "backslashreplace").decode("ascii")

@@ -12,9 +12,11 @@ import io
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
+from course.grading.state import Anchor
 
 
 class Failed(Exception):
@@ -30,9 +32,11 @@ class LearnerError(Exception):
 
 
 def show(value: Any, limit: int = 160) -> str:
-    """A value in one ASCII line, arrays with their dtype and shape."""
+    """A value in one ASCII line, arrays with their dtype and shape; however large it is, at little cost."""
     try:
-        if isinstance(value, np.ndarray):
+        if type(value) in (str, bytes, bytearray) and len(value) > limit:
+            text = repr(value[: limit + 1])
+        elif isinstance(value, np.ndarray):
             if value.size <= 12:
                 text = f"array({value.tolist()}, {value.dtype})"
             else:
@@ -40,11 +44,18 @@ def show(value: Any, limit: int = 160) -> str:
                 text = f"array of {value.dtype}, shape {value.shape}: [{first}, ...]"
         elif isinstance(value, np.generic):
             text = repr(value.item())
+        elif type(value) in (list, tuple) and len(value) > limit:
+            text = repr(value[:limit])
         else:
             text = repr(value)
-    except Exception as error:  # the learner's own __repr__
+    except BaseException as error:  # the learner's own __repr__
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    text = " ".join(text.split()).encode("ascii", "backslashreplace").decode("ascii")
+    return one_line(text, limit)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Text in one ASCII line of at most `limit` characters."""
+    text = " ".join(text[: 2 * limit].split()).encode("ascii", "backslashreplace").decode("ascii")
     return text if len(text) <= limit else text[: limit - 4] + " ..."
 
 
@@ -59,6 +70,7 @@ class Tools:
         self.story: list[str] = []
         self.printed = ""
         self.last: Any = None
+        self._anchor = Anchor()
 
     def case(self, *lines: str) -> None:
         """Begin a case: `lines` is the code that leads up to it, as a learner would type it."""
@@ -81,7 +93,10 @@ class Tools:
             self.story.append(shown or f"{name}({', '.join(show(a) for a in args)})")
         before = [] if changes else [copy.deepcopy(a) for a in args]
         with self._watch():
-            self.last = function(*args)
+            try:
+                self.last = function(*args)
+            finally:
+                self._anchor.hold()
         for i, old in enumerate(before):
             if isinstance(old, (list, dict, np.ndarray)) and not _same(old, args[i]):
                 raise Failed(f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}")
@@ -129,7 +144,7 @@ class Tools:
         if not condition:
             self.fail(what)
 
-    def fail(self, what: str) -> Any:
+    def fail(self, what: str) -> NoReturn:
         """Report a counterexample."""
         raise Failed(what)
 
@@ -163,8 +178,11 @@ class Tools:
 
 def describe(error: BaseException) -> str:
     """`IndexError: list index out of range`, in one ASCII line."""
-    text = show(str(error), 200)[1:-1] if str(error) else ""
-    return type(error).__name__ + (f": {text}" if text else "")
+    try:
+        text = str(error)
+    except BaseException as another:  # the learner's own __str__
+        text = f"(its text raises {type(another).__name__})"
+    return type(error).__name__ + (f": {one_line(text, 200)}" if text else "")
 
 
 def _at(index: tuple[Any, ...]) -> str:
@@ -193,5 +211,5 @@ def _same(a: Any, b: Any) -> bool:
         return True
     try:
         return bool(a == b)
-    except Exception:
+    except BaseException:  # the learner's own __eq__
         return False

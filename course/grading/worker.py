@@ -1,35 +1,37 @@
 """The process that runs learners' code: one request a line on stdin, events and the grade as lines of JSON.
 
 Started as `python -m course.grading.worker` by `course.grading.client`.  It is kept between requests; after each it
-forgets what the learner's code imported, and says `dirty` when something is left that it cannot undo.  An argument is
-the largest file, in MB, that running code may write.
+forgets what the learner's code imported, and says `dirty` when anything else is left behind (`course.grading.state`): it is
+then replaced.  An argument is the largest file, in MB, that running code may write.
 """
 
 from __future__ import annotations
 
-import builtins
 import io
 import json
-import math
 import os
 import sys
 import threading
 import time
-import types
+import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-import numpy.random  # noqa: F401  (NumPy imports it late; every check needs it)
+import numpy.random  # noqa: F401 (NumPy imports it late; every check needs it)
 
 from course.grading.core import ChapterChecks
 from course.grading.guard import Guard
 from course.grading.learner import show_line
 from course.grading.limits import Watchdog, limit_address_space, limit_cpu, limit_files
+from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, Grade
+from course.grading.state import Anchor, Fingerprint, compare
+from course.grading.tools import describe
 from course.parser import load_chapter
-from course.source import ROOT
+from course.source import ROOT, digest
 
-WATCHED = (builtins, math, np, time, os)
+RECURSION = 1000
+FAULT = 70  # exit code
+set_recursion_limit = sys.setrecursionlimit  # kept: the code may replace it
 
 
 class Worker:
@@ -73,9 +75,7 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> None:
         """Grade what a request names; the last line sent is the grade."""
-        modules, names = set(sys.modules), [dict(vars(module)) for module in WATCHED]
-        threads = threading.active_count()
-        cwd, environ, argv = os.getcwd(), dict(os.environ), list(sys.argv)
+        modules = set(sys.modules)
         checks = self.checks(Path(request["source"]))
         exercise = checks.chapter.exercise(request["exercise"])
         solutions = checks.chapter.path.parent
@@ -87,20 +87,31 @@ class Worker:
         limit_address_space(memory)
         limit_cpu(cpu + 1.0)
         self.watchdog.arm(cpu, 4 * cpu, memory)
-        began = time.perf_counter()
+        before, anchor, began = Fingerprint(), Anchor(), time.perf_counter()
+        trouble: BaseException | None = None
         try:
-            grade = checks.grade(exercise, request["text"], self.path, self.guards[solutions], self.send)
-        finally:
-            self.watchdog.disarm()
-            limit_cpu(3600.0)
-        grade.seconds = time.perf_counter() - began
-        changed = any(_tampered(vars(module), old) for module, old in zip(WATCHED, names, strict=True))
-        os.chdir(cwd)
-        dirty = changed or threading.active_count() > threads or dict(os.environ) != environ or sys.argv != argv
+            try:
+                guard, brief = self.guards[solutions], request.get("brief", False)
+                grade = checks.grade(exercise, request["text"], self.path, guard, self.send, brief)
+            finally:
+                anchor.hold()
+                set_recursion_limit(RECURSION)
+        except BaseException as error:
+            trouble = error
+            grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, self.path, digest(request["text"]))
+        self.watchdog.disarm()
+        limit_cpu(3600.0)
         for name in set(sys.modules) - modules:
             if not name.startswith("_checks_"):
                 self.forget(name)
-        self.send("grade", {"grade": grade.to_json(), "dirty": dirty})
+        changes, tools = compare(before)
+        if trouble is not None:
+            if not changes and not anchor.moved and not isinstance(trouble, (MemoryError, RecursionError)):
+                raise trouble  # a fault of ours
+            grade.message = f"the grader could not go on after your code had run: {describe(trouble)}"
+        grade.seconds = time.perf_counter() - began
+        report_changes(grade, changes, tools)
+        self.send("grade", {"grade": grade.to_json(), "dirty": bool(changes) or anchor.moved or trouble is not None})
 
     def forget(self, name: str) -> None:
         """Drop modules of the learner's, so that an edit of them is seen; packages of the environment stay."""
@@ -114,14 +125,19 @@ class Worker:
         chapter = load_chapter(source)
         known = self.chapters.get(str(source))
         if known is None or known.chapter.digest != chapter.digest:
-            known = self.chapters[str(source)] = ChapterChecks(chapter)
+            same = (checks for checks in self.chapters.values() if checks.chapter.digest == chapter.digest)
+            twin = next(same, None)
+            known = self.chapters[str(source)] = ChapterChecks(chapter) if twin is None else twin.at(chapter)
         return known
 
 
-def _tampered(now: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a module's names were replaced or added to; submodules that were imported meanwhile do not count."""
-    own = {name: value for name, value in now.items() if not isinstance(value, types.ModuleType)}
-    return not before.keys() <= now.keys() or any(before.get(name) is not value for name, value in own.items())
+def report_changes(grade: Grade, changes: list[str], tools: list[str]) -> None:
+    """Say what the code changed for the whole process; nothing passes that replaced what the grader works with."""
+    if tools and grade.passed:
+        grade.outcome = NOT_YET
+        grade.message = f"the code replaces {', '.join(tools[:3])}, which all other code uses too, the grader included"
+    elif changes and not grade.passed and grade.outcome != NOT_ATTEMPTED:
+        grade.notes.append(f"The code changes settings that outlive it: {', '.join(changes[:3])}.")
 
 
 def main() -> None:
@@ -133,12 +149,17 @@ def main() -> None:
     os.dup2(null, 1)
     sys.stdin = io.StringIO("")
     sys.stdout = io.StringIO()
-    sys.setrecursionlimit(1000)
+    set_recursion_limit(RECURSION)
     if len(sys.argv) > 1:
         limit_files(int(sys.argv[1]) << 20)
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    Worker(requests, answers).serve()
+    worker = Worker(requests, answers)
+    try:
+        worker.serve()
+    except BaseException:
+        worker.send("fault", {"text": traceback.format_exc()[-3000:]})
+        os._exit(FAULT)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,8 @@ def grade_folder(
 
 def grade_one(course: Course, submission: Submission, chapters: list[ChapterSource]) -> dict[str, Any]:
     """Grade one submission in a worker of its own, which works in a temporary folder; never raises for its sake."""
-    graded, fault = [], False
+    graded: list[dict[str, Any]] = []
+    fault = False
     with tempfile.TemporaryDirectory(prefix="fucina-grade-", ignore_cleanup_errors=True) as box:
         client = WorkerClient(box=Path(box))
         try:

@@ -7,6 +7,7 @@ would have alone, so that nothing here can change a token: the scheduler decides
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ import numpy as np
 
 from ..errors import SharedStream
 from ..ops.rows import MAX_ROWS
-from .drafts import NO_DRAFT, Draft, Drafter, PassStats, Verified
+from .drafts import Draft, Drafter, PassStats, Verified
 from .stream import Stream
 from .verify_cost import VerifyCost
 
-PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long for the prompts that join it
+PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as long for the prompts that join it
 
 
 class PassRunner(Protocol):
@@ -66,10 +67,10 @@ class Scheduler:
     """
 
     def __init__(self, engine: PassRunner, row_budget: int = MAX_ROWS, stretch: float = PREFILL_STRETCH) -> None:
-        self.engine, self.row_budget, self.stretch = engine, row_budget, stretch
+        self.engine, self.row_budget = engine, row_budget
         self.streams: list[Stream] = []
         self._turn = 0  # passes so far: who comes first rotates
-        self._cost = VerifyCost()
+        self._share = PrefillShare(stretch)
         self._helper: ThreadPoolExecutor | None = None
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ class Scheduler:
         drafted = sum(len(w.draft) for w in works)
         total = sum(len(tokens) for _, tokens, _ in requests)
         stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
+        self._share.learn(stats)
         for work, logits in zip(works, rows, strict=True):
             self._settle(work, logits, stats, waiting.get(id(work.stream)))
         return stats
@@ -174,8 +176,9 @@ class Scheduler:
         self._draft(works, budget)
         works = [w for w in works if w.stream.finish is None]
         own = sum(w.rows + len(w.draft) for w in works)
-        budget = self._prefill_budget(own, works)
-        for stream in self._rotated([s for s in live if not s.decoding]):
+        prompts = self._rotated([s for s in live if not s.decoding])
+        budget = self._share.rows(own, self.row_budget, [s.state.len for s in prompts])
+        for stream in prompts:
             if budget < 1:
                 break
             works.append(Work(stream, min(stream.pending, budget)))
@@ -203,17 +206,6 @@ class Scheduler:
                 else:
                     w.stream.fail(draft)
 
-    def _prefill_budget(self, own: int, works: list[Work]) -> int:
-        """Rows of prompts that may join `own` decode rows: so many that running streams hardly wait."""
-        if own == 0:
-            return self.row_budget
-        context = sum(w.stream.state.len for w in works) / len(works)
-        curve = self._cost.curve(context)
-        rows, allowed = own, self.stretch * curve[min(own, len(curve) - 1)]
-        while rows < self.row_budget and curve[min(rows + 1, len(curve) - 1)] <= allowed:
-            rows += 1
-        return max(rows, min(own + 1, self.row_budget)) - own
-
     # --- work beside a pass -------------------------------------------------------------------------------------------
 
     def _start_preparing(self, works: list[Work]) -> dict[int, Future[None]]:
@@ -230,6 +222,48 @@ class Scheduler:
         return started
 
 
+class PrefillShare:
+    """How many rows of prompts may join a pass, so that the streams that decode in it hardly wait.
+
+    The table of costs says how many rows make a pass `stretch` times as long; what passes really take corrects it.
+
+    Parameters
+    ----------
+    stretch : how many times as long a pass may take; infinity puts prompts first.
+    """
+
+    __slots__ = ("_cost", "_factor", "_unit", "stretch")
+
+    def __init__(self, stretch: float) -> None:
+        self.stretch = stretch
+        self._cost = VerifyCost()
+        self._unit = 0.0  # seconds per unit of the table's cost, of passes without prompts, smoothed
+        self._factor = 1.0  # measured correction of the number of rows
+
+    def rows(self, own: int, budget: int, contexts: Sequence[int]) -> int:
+        """Rows of prompts that may join `own` decode rows; at least one while the budget of rows allows it."""
+        left = budget - own
+        if own == 0 or left < 1 or not contexts or math.isinf(self.stretch):
+            return max(left, 0)
+        curve = self._cost.curve(max(contexts))  # a row looks back at every position of its own prompt
+        allowed, most = self.stretch * curve[own], len(curve) - 1
+        rows = own
+        while rows < min(budget, most) and curve[rows + 1] <= allowed:
+            rows += 1
+        return max(1, min(left, round((rows - own) * self._factor)))
+
+    def learn(self, stats: PassStats) -> None:
+        """Compare a pass that prompts have joined with those that had none."""
+        if not stats.rows:
+            return
+        seconds = stats.seconds / self._cost.curve(stats.context)[stats.rows]
+        if not stats.prefill:
+            self._unit = seconds if not self._unit else 0.8 * self._unit + 0.2 * seconds
+        elif self._unit and seconds > 0:
+            correction = (self.stretch * self._unit / seconds) ** 0.3
+            self._factor = min(max(self._factor * correction, 0.2), 1.5)
+
+
 def _shared(stream: Stream, other: Stream) -> str | None:
     """What two streams share although it belongs to one stream."""
     for name in ("state", "tokens", "sampler"):
@@ -242,6 +276,3 @@ def _shared(stream: Stream, other: Stream) -> str | None:
     if stream.drafter is not None and other.drafter is not None:
         return stream.drafter.shared_with(other.drafter)
     return None
-
-
-__all__ = ["NO_DRAFT", "PREFILL_STRETCH", "PassRunner", "Scheduler", "Work"]

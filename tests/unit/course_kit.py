@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
+import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 from course.catalogue import Course
@@ -16,12 +19,20 @@ EXERCISES = [exercise.name for _, exercise in REAL.all()]
 FILES = [chapter.file_name for chapter in REAL.chapters()]
 
 
+@lru_cache
+def _generated() -> Path:
+    """A folder with generated exercises, made once."""
+    folder = Path(tempfile.mkdtemp(prefix="fucina-exercises-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    generate(REAL, into=folder)
+    return folder
+
+
 def make_course(folder: Path) -> Course:
     """A fresh course in `folder`, as a learner finds it."""
     shutil.copytree(ROOT / "solutions", folder / "solutions", ignore=shutil.ignore_patterns("__pycache__"))
-    course = Course(folder)
-    generate(course)
-    return course
+    shutil.copytree(_generated(), folder / "exercises")
+    return Course(folder)
 
 
 class Desk:

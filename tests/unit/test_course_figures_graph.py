@@ -83,7 +83,7 @@ def test_arrows_run_over_no_state() -> None:
 
 def test_ways_there_and_back_are_apart() -> None:
     figure = figures.state_graph({"a": (0, 0), "b": (2, 0)}, [("a", "b", "x"), ("b", "a", "y")])
-    middle = [path for path in ElementTree.fromstring(figure.svg).iter(f"{SVG}path")]
+    middle = list(ElementTree.fromstring(figure.svg).iter(f"{SVG}path"))
     heights = []
     for path in middle:
         ys = [float(pair.split()[1]) for pair in re.split("[ML]", path.get("d")) if pair]

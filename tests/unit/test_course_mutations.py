@@ -113,7 +113,7 @@ def copy_project(folder: Path) -> None:
 
 
 def run_suite(folder: Path, tests: str) -> subprocess.CompletedProcess:
-    """The tests of the copy's integrity suite whose names hold `tests`, to the first failure."""
+    """The tests of the copy's integrity suite whose names hold `tests`, to the first failure, with two chapters."""
     command = [
         sys.executable,
         "-m",
@@ -126,7 +126,7 @@ def run_suite(folder: Path, tests: str) -> subprocess.CompletedProcess:
         str(folder),
         "--import-mode=importlib",
         "-k",
-        tests,
+        f"({tests}) and (ch00 or ch05)",
         SUITE,
     ]
     environment = {

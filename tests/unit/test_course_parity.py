@@ -163,13 +163,15 @@ def test_whose_code_it_is() -> None:
     assert "<lambda>() of tests/unit/test_course_parity.py" in origin(lambda: 0)
     assert origin(max) == "max(), built in"
 
+    nothing: list[int] = []
+
     def fails():
-        return [][3]
+        return nothing[3]
 
     try:
         fails()
     except IndexError as error:
-        assert blame(fails, error) == "fails() raises IndexError: list index out of range, at `return [][3]`"
+        assert blame(fails, error) == "fails() raises IndexError: list index out of range, at `return nothing[3]`"
 
 
 def test_needs_two_tokens() -> None:

@@ -14,6 +14,7 @@ import course.progress as progress_module
 from course.catalogue import Course
 from course.files import ExerciseFiles, FilesError, Parts, write_text
 from course.grading import NOT_ATTEMPTED, NOT_YET, PASSED, Grade
+from course.platform import main
 from course.progress import Progress, locked, part_hash, standing
 from course.source import ROOT
 from tests.unit.course_kit import make_course
@@ -97,7 +98,7 @@ def test_a_newer_format_is_refused_and_left_alone(course: Course) -> None:
 
 
 def test_a_pass_is_never_lost(course: Course) -> None:
-    chapter, exercise = course.exercise("ch05.truncate")
+    _, exercise = course.exercise("ch05.truncate")
     progress = Progress(course)
     progress.record(exercise, a_grade(course, NOT_ATTEMPTED), exercise.starter)
     assert progress.read() == {} and not progress.path.exists()
@@ -174,3 +175,30 @@ def test_state_folder_can_be_named(course: Course, tmp_path: Path, monkeypatch: 
     assert (tmp_path / "elsewhere" / "progress.json").exists()
     assert part_hash("x\r\n") == part_hash("x  \n\n")
     assert progress_module.VERSION == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        ("~/kept", "home/kept"),
+        ("kept/here", "course/kept/here"),
+        ("./kept", "course/kept"),
+        ("", "course/.fucina/course"),
+    ],
+)
+def test_where_the_state_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, place: str) -> None:
+    """The same folder from wherever a command is called, and never one that is called `~`."""
+    (tmp_path / "home").mkdir()
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+    monkeypatch.setenv("FUCINA_COURSE_STATE", named)
+    for folder in (tmp_path, tmp_path / "home"):
+        monkeypatch.chdir(folder)
+        assert Course(tmp_path / "course").state == tmp_path / place
+
+
+def test_a_home_that_nobody_has_is_told(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUCINA_COURSE_STATE", "~no-such-user-here/kept")
+    with pytest.raises(FilesError, match="FUCINA_COURSE_STATE is '~no-such-user-here/kept'"):
+        Progress(course).read()
+    assert main(["list"], course) == 2

@@ -209,7 +209,7 @@ def test_watch_reacts_to_saves_and_keys(course: Course) -> None:
     session = Session(course)
     write_part(course, "def truncate(cache, keep):\n    cache.len = keep")
     assert f"{NAME}: not yet" in session.wait("[q]uit")
-    chapter, exercise = course.exercise(NAME)
+    chapter, _ = course.exercise(NAME)
     path = ExerciseFiles(course).path(chapter)
     text = path.read_text(encoding="utf-8").replace("    cache.len = keep", GOOD.split("\n", 1)[1])
     new = path.with_suffix(".new")  # an editor that writes another file and renames it
