@@ -36,9 +36,9 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
     Parameters
     ----------
     conversations : of one model, each once.
-    users : what is said to each; see `Conversation.send`.
-    writers : called with the pieces of each reply's text as they are decided; None where nobody reads along.  Each is
-        called on a thread of its own: a slow reader holds up no other reply.
+    users : the message to each; see `Conversation.send`.
+    writers : called with the pieces of each reply's text as they are decided; None for a reply that is not streamed.
+        Each is called on a thread of its own: a slow reader delays no other reply.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
 def send_batch_tokens_reuse(
     conversations: Sequence[Conversation], ids_list: Sequence[Sequence[int]], writers: Writers = None
 ) -> list[Reply]:
-    """`Conversation.send_tokens_reuse` for several conversations together; failures stay where they are.
+    """`Conversation.send_tokens_reuse` for several conversations together; a failure ends its own reply only.
 
     A stream whose prompt does not fit, whose writer fails (a client that left) or whose sampler refuses ends with
     finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are
@@ -152,11 +152,11 @@ class TurnBatch:
                 self._settle(turn)
                 continue
             turn.text.finish(turn.stream.tokens[turn.stream.prompt_end :])  # the last piece
-            if mailbox.close(wait=none_live):  # a writer that is slow is waited for when nothing else is to be done
+            if mailbox.close(wait=none_live):  # a slow writer is waited for once no other reply goes on
                 self._settle(turn, mailbox.error)
 
     def close(self, error: Exception | None = None) -> None:
-        """End whatever is under way."""
+        """End all replies that are under way."""
         for turn in self.turns:
             if turn.reply is None:
                 turn.cancel()
@@ -173,7 +173,7 @@ class TurnBatch:
 def _check(
     conversations: Iterable[Conversation], prompts: Iterable[Any], writers: Iterable[Write | None] | None
 ) -> tuple[list[Conversation], list[Any], list[Write | None]]:
-    """Return three lists with one entry per stream, or raise what makes a batch impossible."""
+    """Return three lists with one entry per stream, or raise an error if they make no batch."""
     streams = _listed("conversations", conversations)
     for c in streams:
         if not isinstance(c, Conversation):
@@ -200,10 +200,10 @@ def _listed(name: str, items: Iterable[Any]) -> list[Any]:
 
 
 def _check_together(model: Model, conversations: Sequence[Conversation]) -> None:
-    """Raise what keeps conversations from sharing passes."""
+    """Raise an error if conversations cannot share passes."""
     n = len(conversations)
     if any(c.model is not model for c in conversations):
-        raise MixedBatchModels("the conversations of a batch share their passes, so that they must belong to one model")
+        raise MixedBatchModels("the conversations of a batch share their passes, so they must belong to one model")
     if len({id(c) for c in conversations}) < n:
         raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
     if len({id(c.cache) for c in conversations}) < n:

@@ -5,9 +5,9 @@ Two kinds of prompt.  A built-in `ChatFormat` renders *one turn*, which goes aft
 and those in the cache is kept, the rest is dropped and computed.  So whatever a template does to older turns costs
 time, never correctness.
 
-What a conversation knows is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or is
-taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state goes
-back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
+All that a conversation holds is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or
+is taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state
+goes back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class TurnRecord(NamedTuple):
-    """Where a turn stands: tokens before it, tokens up to its reply, messages before it (None: not made by `send`)."""
+    """Counts that belong to a turn: tokens before it, tokens up to its reply, messages before it (None: not by `send`)."""
 
     start: int
     prompt_end: int
@@ -55,9 +55,9 @@ class TurnRecord(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What a conversation knows.
+    """What a conversation holds.
 
-    tokens : all tokens, between turns.  messages : what `send` has seen and said, the system message included.
+    tokens : all tokens, between turns.  messages : those of `send` and their replies, the system message included.
     turns : a record per turn.  complete : whether `messages` is the whole conversation.
     turn : the reply that is being made.  latest : the latest reply.
     """
@@ -85,7 +85,7 @@ class Conversation:
     max_tokens : int
         Tokens of one reply at most.
     think_off : bool
-        Prime replies with an empty reasoning block (a format), or tell the template `enable_thinking=False`.
+        Begin replies with an empty reasoning block (a format), or give the template `enable_thinking=False`.
     stop : str or sequence of str
         Texts that end a reply; none of such a text is given out, and nothing before it is lost.  An empty text stops
         nothing.
@@ -102,8 +102,8 @@ class Conversation:
 
     Attributes
     ----------
-    model, sampler, drafter : what makes the replies.
-    stop, stop_ids, max_tokens : what ends them.
+    model, sampler, drafter : make the replies.
+    stop, stop_ids, max_tokens : end them.
     system : str or None
         The system message; `reset` may change it.
     prefix_rows : int
@@ -159,7 +159,7 @@ class Conversation:
         """
         return cls(model, system, _warm=warm, **options)
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------------------------
 
     @property
     def history(self) -> list[int]:
@@ -169,7 +169,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """What `send` has seen and said, the system message included."""
+        """The messages of `send` and their replies, the system message included."""
         return self._story.messages
 
     @property
@@ -225,8 +225,8 @@ class Conversation:
         self._end_turn()
         if self.history or self.cache.len != rows:
             raise InvalidPrefix(
-                f"{rows!r} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
-                f"{len(self.history)} tokens: expected as many rows, and no token"
+                f"{checks.shown(rows)} rows of prefix were declared; the cache holds {self.cache.len} and the "
+                f"conversation {len(self.history)} tokens: expected as many rows, and no token"
             )
         self.prefix_rows = int(rows)
 
@@ -262,7 +262,7 @@ class Conversation:
     # --- replies ------------------------------------------------------------------------------------------------------
 
     def send(self, user: str | Sequence[Any], stream: bool = False) -> Reply | ReplyStream:
-        """Say something and return the reply.
+        """Send a message and return the reply.
 
         Parameters
         ----------
@@ -271,9 +271,9 @@ class Conversation:
 
         Raises
         ------
-        ContextFull : the conversation with this message leaves no room for a reply; nothing has changed.
+        ContextFull : the conversation with this message leaves no position for a reply; nothing has changed.
         ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
-        UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
+        UnknownMessages : the template renders whole conversations, and not all messages of this one came from `send`.
         """
         return self._answer(self._send_turn(user), stream)
 
@@ -294,7 +294,7 @@ class Conversation:
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
 
-        The last token is always computed, since logits are not kept.  `reused_prefix` tells how many were not.
+        The last token is always computed, since logits are not kept.  `reused_prefix` counts those that were not.
 
         Raises
         ------
@@ -311,11 +311,11 @@ class Conversation:
         """Replace the latest reply by another one to the same prompt, which is not computed again.
 
         The draws go on, so that it is another reply unless it is greedy.
-        Raises NoSuchTurn if nothing has been said yet.
+        Raises NoSuchTurn if there is no reply yet.
         """
         self._end_turn()
         if not self._story.turns:
-            raise NoSuchTurn("there is no reply to make again: nothing has been said in this conversation")
+            raise NoSuchTurn("there is no reply to make again: this conversation has no turn yet")
         record, base = self._story.turns[-1], self._without(1)
         user = None if record.messages is None else self.messages[record.messages]
         if isinstance(self._template, ChatTemplate) and user is not None:
@@ -325,12 +325,13 @@ class Conversation:
         return self._answer(self._begin(base, ids, user), stream)
 
     def undo(self, turns: int = 1) -> None:
-        """Take back the latest turns, message and reply; raises NoSuchTurn (not so many), InvalidOption (no number)."""
+        """Take back the latest turns, message and reply; raises NoSuchTurn (fewer exist), InvalidOption (no number)."""
         if isinstance(turns, bool) or not hasattr(turns, "__index__"):
-            raise InvalidOption(f"turns must be an integer, got {turns!r}")
+            raise InvalidOption(f"turns must be an integer, got {checks.shown(turns)}")
         self._end_turn()
         if not 0 <= turns <= len(self._story.turns):
-            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._story.turns)}")
+            number = checks.shown(turns)
+            raise NoSuchTurn(f"{number} turns cannot be undone, the conversation has {len(self._story.turns)}")
         self._become(self._without(int(turns)))
 
     def reset(self, system: str | None | EllipsisType = ...) -> None:
@@ -352,7 +353,7 @@ class Conversation:
     def cancel(self) -> None:
         """End the reply that is being made at its next token, from any thread; without one, do nothing.
 
-        What was said by then stays.  A message that got no token of an answer is dropped.
+        The text so far stays.  A message that got no token of an answer is dropped.
         """
         turn = self._story.turn
         if turn is not None:
@@ -371,7 +372,7 @@ class Conversation:
     def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
         self._end_turn()
         if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # says that there is none
+            self._template = ChatTemplate.of(self.model)  # raises: there is none
         message = check_messages([{"role": "user", "content": user}])[0]
         if isinstance(self._template, ChatFormat):
             ids = self._template.encode_turn(
@@ -404,12 +405,12 @@ class Conversation:
     def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
-        If the turn leaves nothing, the conversation becomes `base`.
+        If the turn ends without a token, the conversation becomes `base`.
         """
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
-        room = self.capacity - self.prefix_rows - len(ids)
-        if room < 1:
+        left = self.capacity - self.prefix_rows - len(ids)  # positions
+        if left < 1:
             prefix = f" after {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
             raise ContextFull(
                 f"the conversation has {len(ids)} tokens with this message{prefix}, and the context holds "
@@ -424,7 +425,7 @@ class Conversation:
             self.sampler,
             self.drafter,
             stop_tokens=self.stop_ids,
-            max_tokens=min(self.max_tokens, room),
+            max_tokens=min(self.max_tokens, left),
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
@@ -451,7 +452,7 @@ class Conversation:
         _ = self.cache
 
     def _enter(self, turn: Turn, reply: Reply) -> None:
-        """A turn has ended: enter it, unless it left nothing."""
+        """Enter a turn that has ended, unless it gained no token."""
         if self._story.turn is not turn:
             return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
@@ -490,7 +491,7 @@ class Conversation:
         self._story = story
 
     def _keep_rows(self, tokens: Sequence[int]) -> None:
-        """Let the state hold rows of tokens that stand at the beginning of `tokens` as well as of the history."""
+        """Let the state hold rows of the tokens with which both `tokens` and the history begin, and no others."""
         cached = self.cache.len - self.prefix_rows
         keep = common_prefix(self.history[:cached], tokens)
         if keep < cached:

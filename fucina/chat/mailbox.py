@@ -1,4 +1,4 @@
-"""Text on its way to a reader: a slow one holds up nobody else."""
+"""Text on its way to a reader: a slow one delays no other stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mailbox:
         self._pieces.put(text)
 
     def close(self, wait: bool) -> bool:
-        """Say that no text will follow, and return whether the writer has got everything; `wait` until it has."""
+        """End the text, and return whether the writer has been given all of it; `wait` until it has."""
         thread = self._thread
         if thread is None:
             return True

@@ -25,13 +25,13 @@ class Reply(Generation):
     """What the assistant answered: a `Generation`, and what only a conversation knows.
 
     text : exactly the pieces that were streamed, joined.
-    tokens : those that now stand in the conversation; a token that completed a stop text does not.
+    tokens : those that are part of the conversation now; a token that completed a stop text is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" or
     "error".
     prompt_tokens : all tokens before the reply.  reused_prefix : those of them that were in the cache already.
     stop_index : which of the stop texts fired, or None.
     error : what ended the reply, in a batch that isolates failures.
-    sampled : tokens that were paid for: one that completed a stop text counts, an end token does not.
+    sampled : tokens that were computed: one that completed a stop text counts, an end token does not.
     """
 
     reused_prefix: int = 0
@@ -49,8 +49,8 @@ class Turn:
     Attributes
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
-    text : what the reply says.
-    base : the conversation as it is if this turn leaves nothing.
+    text : the text of the reply.
+    base : the conversation as it was before this turn, and is again if the turn ends without a token.
     start : tokens that the prompt shares with it.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.

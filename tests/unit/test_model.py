@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fucina
-from fucina.cache import State
+from fucina.cache import KvCache
 from fucina.errors import (
     ContextFull,
     DuplicateCache,
@@ -71,9 +71,9 @@ def test_overflow_of_any_stream_advances_none(model):
 
 def test_caches_of_others_are_refused(model):
     with pytest.raises(KvCacheShapeMismatch, match="not made by this model"):
-        model.forward([1], State(model.new_cache(4).parts[:1], 4, "f32"))
+        model.forward([1], KvCache(model.new_cache(4).geometry[:1], 4, "f32"))
     with pytest.raises(KvCacheShapeMismatch, match="another model"):
-        model.forward([1], State(model.new_cache(4).parts, 4, "f32", b"elsewhere"))
+        model.forward([1], KvCache(model.new_cache(4).geometry, 4, "f32", b"elsewhere"))
     with pytest.raises(KvCacheShapeMismatch, match="expected a KvCache"):
         model.forward([1], None)
     other = fucina.load(TINY / "llama3rope.gguf", backend="naive")  # the same geometry, other weights
