@@ -389,8 +389,9 @@ class Conversation:
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
+        ids = checks.token_ids("ids", ids, self.model.config.vocab_size)
         base = self._story._replace(messages=[], turns=(), complete=False)
-        return self._begin(base, checks.token_ids("ids", ids, self.model.config.vocab_size), None, write)
+        return self._begin(base, ids, None, write, before=self._story)
 
     def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
         variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
@@ -402,10 +403,18 @@ class Conversation:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
         return self._begin(self._story, [*self._story.tokens, *ids], user, write)
 
-    def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
+    def _begin(
+        self,
+        base: Story,
+        ids: list[int],
+        user: Message | None,
+        write: Write | None = None,
+        before: Story | None = None,
+    ) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
-        If the turn ends without a token, the conversation becomes `base`.
+        The turn is entered after those of `base`.  If it ends without a token, the conversation becomes `before`, by
+        default the same.
         """
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
@@ -429,7 +438,7 @@ class Conversation:
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
-        turn = Turn(self, base, stream, text, user)
+        turn = Turn(self, base, before or base, stream, text, user)
         self._story = base._replace(turn=turn)
         return turn
 
@@ -456,7 +465,7 @@ class Conversation:
         if self._story.turn is not turn:
             return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
-            self._become(turn.base._replace(turn=None, latest=reply))
+            self._become(turn.before._replace(latest=reply))
             return
         base = turn.base
         tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]

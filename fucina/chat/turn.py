@@ -50,16 +50,24 @@ class Turn:
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
     text : the text of the reply.
-    base : the conversation as it was before this turn, and is again if the turn ends without a token.
-    start : tokens that the prompt shares with it.
+    base : the conversation that this turn is entered into.
+    before : the conversation as it was, and is again if this turn ends without a token.
+    start : tokens that the prompt shares with `base`.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.
     """
 
     def __init__(
-        self, conversation: Conversation, base: Story, stream: Stream, text: StreamText, user: Message | None
+        self,
+        conversation: Conversation,
+        base: Story,
+        before: Story,
+        stream: Stream,
+        text: StreamText,
+        user: Message | None,
     ) -> None:
-        self.conversation, self.base, self.stream, self.text, self.user = conversation, base, stream, text, user
+        self.conversation, self.base, self.before = conversation, base, before
+        self.stream, self.text, self.user = stream, text, user
         self.start = common_prefix(base.tokens, stream.tokens[:-1])
         self.reply: Reply | None = None
 

@@ -64,7 +64,9 @@ class Avx2Dot(Dot):
             x = k.call("llvm.x86.avx2.psign.b", x.type, x, w)
             w = k.where(w < 0, k.const(w.type, 0) - w, w)  # -128 becomes 128, unsigned
         h = k.call("llvm.x86.avx2.pmadd.ub.sw", vec(I16, 16), w, x)
-        if self.room:
+        if self.most == 1:  # widened at once: kept, they would fill the registers
+            self.gain(k.isa.pairs(k, h, k.const(h.type, 1)))
+        elif self.room:
             self.halves[-1] = self.halves[-1] + h
             self.room -= 1
         else:

