@@ -61,7 +61,8 @@ def real(
     above : the number must be greater than `low`.
     infinite : infinity itself is allowed.
     """
-    if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)):
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if is_number:
         try:
             number = float(value)
         except OverflowError:  # an integer or a fraction beyond every float

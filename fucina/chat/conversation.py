@@ -13,9 +13,8 @@ goes back to what the old and the new one share.  So Ctrl-C at any moment leaves
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from .. import checks, defaults
 from ..engine.drafts import common_prefix
@@ -32,7 +31,7 @@ from ..errors import (
     UnknownMessages,
 )
 from ..sampling import LogitProcessor, Sampler, SamplerOptions, reset_processor
-from ..speculative.factory import Document, make_drafter, reference_ids, reference_source
+from ..speculative.factory import Document, make_drafter, reference_ids, reference_source, stats_of
 from .formats import ChatFormat
 from .messages import Message, check_messages
 from .prompts import choose_template, rendered_ids, stop_ids
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from ..cache import State
     from ..model import Model
     from ..speculative import Stats
+
+UserMessage = str | Sequence[Any]  # text, or a list of text parts
 
 
 class TurnRecord(NamedTuple):
@@ -235,7 +236,7 @@ class Conversation:
     @property
     def spec_stats(self) -> Stats | None:
         """Counts of all speculative steps so far; None if this conversation decodes plainly."""
-        return copy(getattr(self.drafter, "stats", None))
+        return stats_of(self.drafter)
 
     def add_spec_reference(self, document: Document) -> None:
         """Add a document that replies may quote, at any moment, also between the pieces of a reply.
@@ -261,7 +262,13 @@ class Conversation:
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
-    def send(self, user: str | Sequence[Any], stream: bool = False) -> Reply | ReplyStream:
+    @overload
+    def send(self, user: UserMessage, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send(self, user: UserMessage, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send(self, user: UserMessage, stream: bool) -> Reply | ReplyStream: ...
+    def send(self, user: UserMessage, stream: bool = False) -> Reply | ReplyStream:
         """Send a message and return the reply.
 
         Parameters
@@ -277,6 +284,12 @@ class Conversation:
         """
         return self._answer(self._send_turn(user), stream)
 
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """Continue with text that is rendered already.
 
@@ -291,6 +304,12 @@ class Conversation:
         ids = ids if self.history else self.model.tokenizer.with_bos(ids)
         return self._answer(self._append(ids), stream)
 
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: bool) -> Reply | ReplyStream: ...
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
 
@@ -303,10 +322,22 @@ class Conversation:
         """
         return self._answer(self._reuse_turn(ids), stream)
 
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
         return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
+    @overload
+    def regenerate(self, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def regenerate(self, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def regenerate(self, stream: bool) -> Reply | ReplyStream: ...
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.
 
@@ -369,7 +400,7 @@ class Conversation:
         self._opening: list[Message] = opening
         self.system: str | None = opening[0]["content"] if opening else None
 
-    def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
+    def _send_turn(self, user: UserMessage, write: Write | None = None) -> Turn:
         self._end_turn()
         if self._template is None:
             self._template = ChatTemplate.of(self.model)  # raises: there is none

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from ..engine.drafts import common_prefix
 from ..engine.stream import Stream
 from ..engine.text import StreamText, TextStream
 from ..generation import Generation, finish_reason
+from ..speculative.factory import stats_of
 
 if TYPE_CHECKING:
     from .conversation import Conversation, Story
@@ -120,7 +120,7 @@ class Turn:
             self.conversation.sampler.options.seed,
             (text.first or now) - text.began,
             text.latest - text.first,
-            copy(getattr(stream.drafter, "stats", None)),
+            stats_of(stream.drafter),
             stream.reused,
             None if text.fired is None else text.stops.index(text.fired),
             stream.error,

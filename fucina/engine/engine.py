@@ -46,13 +46,13 @@ class Interpreter(Protocol):
         """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
 
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
         """Let a function take the place of an op; returns what undoes it."""
 
     def close(self) -> None:
-        """End the threads and let go of the weights."""
+        """End the threads and release the weights."""
 
 
 class _Rows(NamedTuple):
@@ -101,11 +101,11 @@ class Engine:
         return self._interpreter.threads
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
         return self._interpreter.explain()
 
     def close(self) -> None:
-        """End the threads and let go of the weights.  The engine cannot be used afterwards."""
+        """End the threads and release the weights.  The engine cannot be used afterwards."""
         with self._passes():
             self._interpreter.close()
 
@@ -130,7 +130,7 @@ class Engine:
     # --- passes -------------------------------------------------------------------------------------------------------
 
     def logits(self, tokens: Tokens) -> np.ndarray:
-        """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
+        """Logits after every position of a new stream: float32 [len(tokens), vocab]."""
         ids = self.check_tokens(tokens)
         return self.forward(ids, self.new_cache(len(ids)))
 
@@ -150,7 +150,7 @@ class Engine:
         Parameters
         ----------
         requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
-            Or a number: the logits of so many last rows, and this state is not advanced: it waits for the caller's
+            Or a number n: the logits of the last n rows, and this state is not advanced: it waits for the caller's
             `state.commit(rows)`, with as many of the rows as are to be kept.
 
         Returns
@@ -251,7 +251,7 @@ class Engine:
             raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
 
     def _check(self, requests: Sequence[Request]) -> list[_Rows]:
-        """The rows of a call, or the error that names what is wrong with them."""
+        """The rows of a call, checked."""
         if not requests:
             raise EmptyInput("a pass needs at least one stream, got none")
         checked = []
@@ -266,7 +266,7 @@ class Engine:
             wanted = _WANTS[want](len(ids)) if isinstance(want, str) and want in _WANTS else want
             if type(wanted) is not int or not 0 <= wanted <= len(ids):
                 raise InvalidOption(
-                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {want!r}"
+                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {checks.shown(want)}"
                 )
             checked.append(_Rows(state, ids, wanted))
         if len({id(r.state) for r in checked}) != len(checked):

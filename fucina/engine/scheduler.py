@@ -22,7 +22,7 @@ from .drafts import Draft, Drafter, PassStats, Verified
 from .stream import Stream
 from .verify_cost import VerifyCost
 
-PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as long for the prompts that join it
+PREFILL_STRETCH = 1.8  # a pass with decode rows may take about this many times as long for the prompts that join it
 
 
 class PassRunner(Protocol):
@@ -192,15 +192,17 @@ class Scheduler:
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
-        asked = [w for w in works if w.stream.drafter is not None and w.stream.pending == 1]
         limit = budget // max(len(works), 1)
-        for kind in dict.fromkeys(type(w.stream.drafter) for w in asked):
-            group = [w for w in asked if type(w.stream.drafter) is kind]
+        groups: dict[type[Drafter], list[tuple[Work, Drafter]]] = {}
+        for w in works:
+            if (drafter := w.stream.drafter) is not None and w.stream.pending == 1:
+                groups.setdefault(type(drafter), []).append((w, drafter))
+        for kind, group in groups.items():
             requests: list[tuple[Drafter, Stream, int]] = []
-            for w in group:
+            for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
-                requests.append((s.drafter or Drafter(), s, max(min(limit, s.room, s.remaining - 1), 0)))
-            for w, draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
+                requests.append((drafter, s, max(min(limit, s.free_rows, s.remaining - 1), 0)))
+            for (w, _), draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
                 if isinstance(draft, Draft):
                     w.draft = draft.tokens
                 else:

@@ -142,7 +142,7 @@ class Stream:
         return max(self.max_tokens - self.committed, 0)
 
     @property
-    def room(self) -> int:
+    def free_rows(self) -> int:
         """Rows that still fit in the state after the pending ones."""
         return self.state.capacity - self.prefix_rows - len(self.tokens)
 
@@ -165,7 +165,7 @@ class Stream:
     def check_end(self) -> bool:
         """Return whether the stream has ended, and say why in `finish` if nobody has."""
         if self.finish is None:
-            if self.remaining == 0 or self.room < 0:
+            if self.remaining == 0 or self.free_rows < 0:
                 self.finish = "length"
             elif self.cancelled:
                 self.finish = "cancelled"

@@ -15,7 +15,7 @@ SCALE_ALPHA = 0.2  # weight of a new measured cost
 SCALE_LOW, SCALE_HIGH = 0.25, 4.0
 PATIENCE = 128  # plain passes without a verify, after which a scale above 1 begins to be forgotten ...
 FORGET = 0.01  # ... by this part per plain pass
-CONTEXTS = 512  # times of passes are compared with those of contexts in the same block of so many positions
+CONTEXTS = 512  # times of passes are compared with those of contexts in the same block of 512 positions
 
 
 class VerifyCost:

@@ -66,7 +66,7 @@ def weigh(logits, highest, temperature, weight):
 def _tail_part(logit, low, per_temperature):
     """Return 2**24 * exp((logit - low) / temperature), nearly, towards zero; 0 for a logit above `low`."""
     power = (logit - low) * per_temperature
-    power = power if power > LEAST_POWER else LEAST_POWER  # noqa: FURB136  (`max` looks for NaNs too)
+    power = power if power > LEAST_POWER else LEAST_POWER
     rounded = power + ROUND32
     r = power - (rounded - ROUND32)
     part = EXP2[0]

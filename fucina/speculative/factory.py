@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,17 +13,24 @@ from ..engine.drafts import Drafter
 from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
 from .cascade import CascadeOptions, SpeculationIndex
 from .drafter import SourceDrafter
-from .options import Options
+from .options import Options, Stats
 from .source import DraftSource
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..tokenizers import Tokenizer
 
 Document = str | bytes | Sequence[int] | np.ndarray
 
 
+class Vocabulary(Protocol):
+    """What drafts need of a model: `fucina.Model` has it."""
+
+    config: Any  # `vocab_size`
+    tokenizer: Tokenizer
+
+
 def make_drafter(
-    model: Model,
+    model: Vocabulary,
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
 ) -> Drafter | None:
@@ -66,7 +74,7 @@ def make_drafter(
     return SourceDrafter(model, speculative)
 
 
-def reference_ids(model: Model, document: Document) -> np.ndarray:
+def reference_ids(model: Vocabulary, document: Document) -> np.ndarray:
     """Return the tokens of a document that may be quoted: int64 [n].
 
     Parameters
@@ -89,6 +97,11 @@ def reference_ids(model: Model, document: Document) -> np.ndarray:
     if not ids:
         raise EmptyInput("a reference has no token: there is nothing to quote")
     return np.asarray(ids, np.int64)
+
+
+def stats_of(drafter: Drafter | None) -> Stats | None:
+    """Return a copy of the counts of a drafter's steps; None for plain decoding, or a drafter without counts."""
+    return copy(getattr(drafter, "stats", None))
 
 
 def reference_source(drafter: Drafter | None) -> Any:
