@@ -127,7 +127,7 @@ def figures(machine: str, records: dict[str, Any]) -> dict[str, str]:
         rates = tables.numbers(record, ("decode", "prefill"))
         if rates:
             out[f"{IMAGES}/speed-{model}-{machine}.svg"] = svg.bars(
-                f"{shown}: tokens a second", rates, "tokens a second"
+                f"{shown}: tokens per second", rates, "tokens per second"
             )
         if costs := cost_lines(record):
             x = costs[0]
@@ -154,7 +154,7 @@ def page(machines: dict[str, dict[str, Any]]) -> str:
                 for path in drawn:
                     if kind == "speed" and f"-{model}-{machine}" in path:
                         alt = (
-                            "Bars: tokens a second of each engine"
+                            "Bars: tokens per second of each engine"
                             if "/speed-" in path
                             else "Curves: cost of passes of k rows"
                         )

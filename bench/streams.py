@@ -166,7 +166,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         body.append(
             [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]
         )
-    header = ["streams", "tokens a second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
+    header = ["streams", "tokens per second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
     out = [("N conversations together, and the same N one after another", (header, body))]
     body = []
     for label, turns in samples["overhead"].items():

@@ -171,7 +171,7 @@ def resume(stream):
 
 
 def decode(model, stream, steps=10**9):
-    """Run a stream to its end, or for so many steps; raises what ended it."""
+    """Run a stream to its end, or for a number of steps; raises what ended it."""
     scheduler = Scheduler(model)
     scheduler.add(stream)
     while steps > 0 and scheduler.step() is not None:

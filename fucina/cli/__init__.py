@@ -1,6 +1,6 @@
-"""The `fucina` command: one file for each subcommand, imported only when it runs.
+"""The `fucina` command: one file per subcommand, imported only when it runs.
 
-Exit codes: 0 done, 1 it failed (one line on stderr says why), 2 wrong usage, 130 broken off with Ctrl-C.
+Exit codes: 0 done, 1 it failed (one line on stderr tells why), 2 wrong usage, 130 ended with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _guarded(arguments: list[str]) -> int:
         if sys.stderr.isatty():
             text.tell("")  # after the ^C that the terminal shows
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has had enough: nothing to say, nobody to say it to
+    except BrokenPipeError:  # the reader of our output has closed it: an error line would not be read either
         return 0
     except OSError as error:
         if not text.is_output_error(error):
@@ -84,7 +84,7 @@ def _run(arguments: list[str]) -> int:
             sub.set_defaults(run=module.run)
     try:
         args = parser.parse_args(arguments)
-    except SystemExit as end:  # --help, --version, or wrong usage: argparse has said what there is to say
+    except SystemExit as end:  # --help, --version, or wrong usage: argparse has printed the text for it
         return int(end.code or 0)
     return args.run(args)
 

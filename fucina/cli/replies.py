@@ -21,7 +21,7 @@ def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
     show : bool
         Print the text as it comes.
     stop_circles : bool
-        End a reply that runs in a circle; otherwise only one line on stderr says so.
+        End a reply that runs in a circle; otherwise one line on stderr reports it.
 
     Returns
     -------
@@ -54,5 +54,5 @@ def _notice(circle: Any, stop_circles: bool) -> None:
     what = "1 token" if circle.period == 1 else f"{circle.period} tokens"
     line = f"the reply runs in a circle (the same {what} {circle.repeats} times); "
     line += "it was ended" if stop_circles else "Ctrl-C ends it, --stop-circles would"
-    on_a_terminal = sys.stdout.isatty() and sys.stderr.isatty()  # where it would stand in the middle of a line
+    on_a_terminal = sys.stdout.isatty() and sys.stderr.isatty()  # where it would be printed in the middle of a line
     text.tell(f"\n[{line}]" if on_a_terminal else line)

@@ -1,6 +1,6 @@
 """Results as JSON: samples with the machine and versions beside them, and the numbers that follow from samples.
 
-A *record* is what one section of the benchmarks measured.  Samples are lists with one entry a turn; entry i of every
+A *record* is what one section of the benchmarks measured.  Samples are lists with one entry per turn; entry i of every
 side belongs to the same turn, so that ratios are taken pair by pair.
 """
 
@@ -39,7 +39,7 @@ class Spread:
 
 
 def rates(turns: Sequence[Sequence[float]], tokens: int) -> list[float]:
-    """Tokens a second of each turn: all its tokens over all its time, so that a slow pass counts.
+    """Tokens per second of each turn: all its tokens over all its time, so that a slow pass counts.
 
     turns : seconds of each pass of each turn.  tokens : that every pass handled.
     """
@@ -110,7 +110,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def store(path: Path, name: str, record: dict[str, Any]) -> None:
     """Put a record into a file of results, in the place of an older one of the same name."""
-    results = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
+    results: dict[str, Any] = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
     results["records"][name] = rounded(record)
     results["records"] = dict(sorted(results["records"].items()))
     check(results)

@@ -89,7 +89,7 @@ def test_accuracy_table():
 def test_conversation_tables_take_ratios_within_a_turn():
     (_, together), (_, beside) = streams.tables(fixture.conversations())
     assert cells(together)["2"] == {
-        "tokens a second together": "10 (10-10)",
+        "tokens per second together": "10 (10-10)",
         "gain over one after another": "1.50 (1.50-1.50)",
         "C(N)": "1.25 (1.25-1.25)",
         "N / C(N)": "1.60",

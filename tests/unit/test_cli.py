@@ -278,7 +278,7 @@ def test_chat_commands(terminal, tmp_path):
     assert first == again == third and without == hi and with_system != hi
     told = err.splitlines()
     for line in (
-        "there is no reply to make again: nothing has been said in this conversation",
+        "there is no reply to make again: this conversation has no turn yet",
         "1 turns cannot be undone, the conversation has 0", "7 turns cannot be undone, the conversation has 1",
         "taken back; 1 message left", "taken back; 0 messages left", "/undo takes a number of turns, got x",
         f"saved {saved}", "/save needs the name of a file", "no system message", "begun anew", "be",
@@ -681,7 +681,7 @@ def test_chat_takes_the_sampling_of_the_file(cli, advised):
     assert (
         "sampling: temperature 0.7, top_k 20, repeat_penalty 1.1, repeat_last_n all (recommended by its file)\n" in err
     )
-    assert "metadata key general.sampling.min_p is ignored: min_p must be in [0, 1], got 7.0" in err
+    assert "metadata key general.sampling.min_p is ignored: min_p must be a number in [0, 1], got 7.0" in err
     model = fucina.load(advised, backend="naive")
     options = {"temperature": 0.7, "top_k": 20, "repeat_penalty": 1.1, "repeat_last_n": 1 << 31, "seed": 3}
     reply = fucina.Conversation(model, max_tokens=8, **options).send("hi")
