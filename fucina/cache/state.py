@@ -245,8 +245,7 @@ class State:
     def copy_rows(self, source: State, start: int, end: int) -> None:
         """Copy positions [start, end) of another state to the same positions of this one, and set `len` to `end`.
 
-        Keys depend on their position (RoPE), so rows cannot move.  `end <= start` changes nothing.  Every end that
-        `source.rewind_point` gives can be copied.
+        Keys depend on their position (RoPE), so rows cannot move.  `end` may be any that `source.rewind_point` gives.
 
         Raises
         ------

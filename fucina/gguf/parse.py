@@ -122,11 +122,9 @@ class _Cursor:
     def count(self, field: str, least_bytes: int) -> int:
         """A number of items of at least `least_bytes` each, that can fit in what is left."""
         count = self.u64(field)
-        need = count * least_bytes
-        if need > self.end - self.at:
-            self.ends_early(
-                f"{field} is {count}, which takes at least {need} bytes at offset {self.at}", self.at + need
-            )
+        at, need = self.at, count * least_bytes
+        if at + need > self.end:
+            self.ends_early(f"{field} is {count}, which takes at least {need} bytes at offset {at}", at + need)
         return count
 
 
@@ -293,10 +291,8 @@ def _check_places(cursor: _Cursor, tensors: list[TensorHeader]) -> None:
     if end <= cursor.size:
         return
     first = next(t for t in tensors if t.start + t.nbytes > cursor.size)
-    message = (
-        f"tensor {shown(first.name)} {list(first.shape)} {first.format.name} takes bytes {first.start} to "
-        f"{first.start + first.nbytes}, but the file has {cursor.size}"
-    )
+    what = f"tensor {shown(first.name)} {list(first.shape)} {first.format.name}"
+    message = f"{what} takes bytes {first.start} to {first.start + first.nbytes}, but the file has {cursor.size}"
     if end > MAX_FILE:
         cursor.fail(f"{message}; expected at most {MAX_FILE} bytes (a damaged dimension or offset?)")
     message = f"{message}; expected a complete file, of {end} bytes at least (an interrupted download?)"
