@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .speculative import DraftSource, Options, Stats
 
 Prompt = str | bytes | Sequence[int] | np.ndarray
-GenerationStream = TextStream["Generation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,10 @@ class Generation:
         """Tokens per second after the first one; 0.0 if there was only one."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+
+class GenerationStream(TextStream[Generation]):
+    """Text pieces of a generation; `result` is its `Generation`."""
 
 
 def finish_reason(stream: Stream, text: StreamText) -> str:
@@ -157,7 +160,7 @@ def generate(
         text.finish(run.tokens[run.prompt_end :])
         return result()
 
-    out = TextStream(scheduler, run, text, settle, result)
+    out = GenerationStream(scheduler, run, text, settle, result)
     if stream:
         return out
     for _ in out:

@@ -40,7 +40,8 @@ class Reply(Generation):
     sampled: int = 0
 
 
-ReplyStream = TextStream[Reply]
+class ReplyStream(TextStream[Reply]):
+    """Text pieces of a reply; `result` is its `Reply`."""
 
 
 class Turn:
