@@ -1,7 +1,7 @@
 """python -m bench.speculation: plain and speculative decoding of fixed prompts, in turn.
 
 For every kind of task: speedup of decoding (plain seconds / speculative seconds of the same round, median over prompts,
-with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens a step,
+with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens per step,
 and the part of steps that the gate turned off.  Outputs that fall into a loop, and very short ones, are listed apart: a
 small model that repeats itself would flatter speculation.  Every variant must give the tokens of plain decoding.
 
@@ -220,7 +220,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     runs = record["runs"]
     kinds = [k for k in dict.fromkeys(r["kind"] for r in runs) if timed(runs, k)]
     header = ["task", "prompts (loops, short ones apart)", "speedup (95 % interval)", "worst prompt",
-              "by costs alone", "worst prompt", "accepted", "tokens a step", "gate off"]  # fmt: skip
+              "by costs alone", "worst prompt", "accepted", "tokens per step", "gate off"]  # fmt: skip
     out = [("speculative decoding over plain decoding", (header, [_task_row(runs, k) for k in kinds]))]
     variants = [v for v in VARIANTS if any(v in r["stats"] for r in runs)]
     body = []

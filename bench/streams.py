@@ -173,7 +173,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         share = Spread.of([outside / inside for outside, inside in turns])
         each = Spread.of([1e6 * outside / (tokens - 1) for outside, _ in turns])
         body.append([label, spread(each), f"{share.median:.1%}"])
-    header = ["sampling", "microseconds a step", "of the pass"]
+    header = ["sampling", "microseconds per step", "of the pass"]
     return [*out, ("what a conversation takes beside the passes of its decode steps", (header, body))]
 
 

@@ -145,7 +145,7 @@ def how_to_get(name: str) -> str:
 def models_folder() -> Path:
     """Return the folder for model files: `FUCINA_HOME`/models, or `fucina/models` in the user's cache folder.
 
-    Where there is no home, the temporary folder stands in.  The folder need not exist.  Raises InvalidOption if
+    Where there is no home, it is in the temporary folder.  The folder need not exist.  Raises InvalidOption if
     `FUCINA_HOME` is a relative path.
     """
     if home := named_folder("FUCINA_HOME"):

@@ -1,4 +1,4 @@
-"""A stream's state: what a forward pass leaves behind so that the next one need not recompute it."""
+"""A stream's state: what a forward pass leaves for the next one, so that nothing is computed twice."""
 
 from .parts import MAX_ROWS, Area, Kv, Latent, Layout, Part, Recurrent, Slot
 from .state import State, StateSnapshot

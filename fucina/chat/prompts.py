@@ -1,4 +1,4 @@
-"""What a conversation needs to know before its first prompt: which template, which tokens end a reply."""
+"""What a conversation chooses before its first prompt: its template, and which tokens end a reply."""
 
 from __future__ import annotations
 

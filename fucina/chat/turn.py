@@ -22,7 +22,7 @@ Write = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generation):
-    """What the assistant answered: a `Generation`, and what only a conversation knows.
+    """What the assistant answered: a `Generation`, with fields that only conversations have.
 
     text : exactly the pieces that were streamed, joined.
     tokens : those that are part of the conversation now; a token that completed a stop text is not.

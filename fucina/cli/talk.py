@@ -155,7 +155,7 @@ class _Terminal:
             return
         try:
             save(self.conversation, Path(text).expanduser())
-        except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of nobody
+        except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of an unknown user
             self.refuse(f"cannot write {text}: {getattr(error, 'strerror', None) or error}")
         else:
             tell(f"saved {text}")

@@ -46,7 +46,7 @@ class PassStats:
     drafted : how many of the rows were drafted tokens.
     context : positions before these rows, averaged over the streams.
     seconds : wall time of the pass.
-    prefill : further rows, of prompts; with any, the seconds say nothing about the price of drafts.
+    prefill : further rows, of prompts; with any, the price of drafts cannot be learned from the seconds.
     """
 
     streams: int

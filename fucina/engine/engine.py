@@ -1,4 +1,4 @@
-"""The engine: passes over the rows of streams.  It knows token ids and states, no text.
+"""The engine: passes over the rows of streams.  It works on token ids and states, not on text.
 
 `Engine` checks everything that comes from outside, cuts work into passes of at most 128 rows, and lets states keep
 what was computed only when every pass of a call has succeeded.

@@ -137,7 +137,7 @@ class Scheduler:
                 yield stream
 
     def _settle(self, work: Work, logits: np.ndarray, stats: PassStats, prepared: Future[None] | None) -> None:
-        """Commit what the rows of a stream say; an error ends this stream alone."""
+        """Sample the rows of a stream and commit the tokens; an error ends this stream alone."""
         stream, draft = work.stream, work.draft
         if not work.wanted:
             stream.state.commit(work.rows)

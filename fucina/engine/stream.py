@@ -163,7 +163,7 @@ class Stream:
         self.cancelled = True
 
     def check_end(self) -> bool:
-        """Return whether the stream has ended, and say why in `finish` if nobody has."""
+        """Return whether the stream has ended; set `finish` if a limit or `cancel` has ended it."""
         if self.finish is None:
             if self.remaining == 0 or self.free_rows < 0:
                 self.finish = "length"
@@ -224,7 +224,7 @@ def rewind_point(state: State, rows: int, at_least: int = 0) -> int:
 
     Raises
     ------
-    CannotRewind : it would have to give up some of the first `at_least` rows, which nobody can compute again.
+    CannotRewind : it would lose some of the first `at_least` rows, which cannot be computed again.
     """
     point = state.rewind_point(rows)
     if point < at_least:

@@ -1,4 +1,4 @@
-"""What passes cost here, in plain steps: a table's shape times what the clock says.
+"""What passes cost here, in plain steps: the shape of a table, scaled by measured times.
 
 A plain step is a pass of one row per stream.  The cost of a pass with more rows comes from a table, for its shape,
 times a scale that slowly follows what passes really take on this machine: one disturbance cannot flip a decision,

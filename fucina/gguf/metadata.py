@@ -1,6 +1,6 @@
 """Metadata of a GGUF file: a mapping from keys to typed values, with getters that check the type.
 
-The metadata says what the tensors mean: the model's family and sizes (`llama.block_count`), its vocabulary
+The metadata describes what the tensors mean: the model's family and sizes (`llama.block_count`), its vocabulary
 (`tokenizer.ggml.tokens`), its chat template.  Every value carries its type.  A wrong type nearly always means a broken
 or foreign file, and would show much later as an error about shapes.  So a getter never converts: an integer is not a
 float, and a boolean is not an integer.

@@ -1,7 +1,7 @@
 """Models that are split over several files: `name-00001-of-00003.gguf`, `name-00002-of-00003.gguf`, …
 
 Each part is a GGUF file of its own that holds some of the tensors.  The first holds the model's metadata as well; every
-part says in `split.no` (from 0), `split.count` and `split.tensors.count` where it belongs.
+part has its place in `split.no` (from 0), `split.count` and `split.tensors.count`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights as the families see them: a name, a shape and blocks in the file, decoded only when somebody asks."""
+"""Weights as the families see them: a name, a shape and blocks in the file, decoded only on demand."""
 
 from __future__ import annotations
 

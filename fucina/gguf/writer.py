@@ -1,7 +1,7 @@
 """Writing GGUF files (version 3): metadata in, tensors in, one file out, or none at all.
 
 The layout is described in `fucina.gguf.parse`.  The file is written under a temporary name in the same folder and
-renamed when it is complete, so that nobody ever sees half a model.
+renamed when it is complete, so that no reader ever finds half a model.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..checks import shown
 from ..errors import ResultsError
 from ..replacing import replacing
 from .machine import describe_machine, describe_versions
@@ -96,7 +97,8 @@ def check(results: Any) -> dict[str, Any]:
             raise ResultsError(f'record {name!r} has no "stamp"')
         for key, kind in _STAMP.items():
             if not isinstance(head.get(key), kind):
-                raise ResultsError(f"record {name!r}: stamp.{key} must be a {kind.__name__}, got {head.get(key)!r}")
+                found = shown(head.get(key))
+                raise ResultsError(f"record {name!r}: stamp.{key} must be a {kind.__name__}, got {found}")
     return results
 
 

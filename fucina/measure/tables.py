@@ -134,7 +134,7 @@ def accuracy_table(record: dict[str, Any]) -> Table:
 
 
 def tables(name: str, record: dict[str, Any]) -> list[tuple[str, Table]]:
-    """(heading or "", table) of everything in a record; its name says which kind it is."""
+    """(heading or "", table) of everything in a record, whose name begins with its kind."""
     kind = name.split("/")[0]
     if kind == "start":
         return [("", start_table(record))]

@@ -97,7 +97,7 @@ def measured_table(
 
 
 def public_name(model: str) -> str:
-    """The name of a known model, or what stands for a path: a record holds none."""
+    """The name of a known model, or "a file": records hold no path."""
     return "a file" if "/" in model or "\\" in model or Path(model).suffix == ".gguf" else model
 
 

@@ -159,7 +159,7 @@ def with_factors(rope: RopeSpec, find: WeightFinder) -> RopeSpec:
 
 
 def rope_base(keys: Keys, key: str) -> float:
-    """Base of RoPE's frequencies; 10000 where the file says nothing."""
+    """Base of RoPE's frequencies; 10000 where the file has none."""
     return keys.number(key, 1.0, 1e15, default=10_000.0)
 
 

@@ -90,7 +90,7 @@ class TokenRecycling:
         return self.draft_chain(context[-1], min(limit, self.chain)) if len(context) else []
 
     def observe(self, committed: Sequence[int]) -> None:
-        """See `DraftSource`: what really followed beats what logits said."""
+        """See `DraftSource`: the token that really followed goes before those that had high logits."""
         for token in committed:
             self.promote(self._last, token)
             self._last = token

@@ -1,4 +1,4 @@
-"""An index over a stream of tokens that knows the longest suffix that has occurred before, and what followed it.
+"""An index over a stream of tokens that finds the longest suffix that has occurred before, and what followed it.
 
 It is a suffix automaton that grows with the stream: a token costs constant time on average, and the match is exact and
 of any length.  Two rules keep the stream from matching itself.  The cursor of the match moves with a token *before* the

@@ -1,7 +1,7 @@
 """Byte-level BPE: the tokenizer of GPT-2, Llama 3, Qwen, SmolLM and many others.
 
 1. Markers (`<|im_end|>`) are cut out of the text.  2. Pre-tokenizer rules cut the rest into words.  3. Each word starts
-as single bytes, and the pair of neighbours that stands first in the list of merges is joined, again and again, until no
+as single bytes, and the pair of neighbours that comes first in the list of merges is joined, again and again, until no
 neighbours are in the list.  What is left are tokens.
 
 The vocabulary is stored as text, so each byte needs a printable stand-in: the bytes that print stand for themselves,

@@ -95,7 +95,7 @@ def test_conversation_tables_take_ratios_within_a_turn():
         "N / C(N)": "1.60",
         "gain / that": "0.94",
     }
-    assert cells(beside)["greedy"] == {"microseconds a step": "1000 (1000-1000)", "of the pass": "4.0%"}
+    assert cells(beside)["greedy"] == {"microseconds per step": "1000 (1000-1000)", "of the pass": "4.0%"}
 
 
 def test_speculation_tables_keep_loops_and_short_outputs_apart():
@@ -119,7 +119,7 @@ def test_overhead_table():
 def test_index_table():
     ((_, found),) = index.tables(fixture.index())
     assert cells(found)["1,000,000 tokens at once"] == {
-        "microseconds a token": "0.50 (0.50-0.75)", "bytes a token": "62",
+        "microseconds per token": "0.50 (0.50-0.75)", "bytes per token": "62",
     }  # fmt: skip
 
 

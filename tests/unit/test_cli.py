@@ -387,7 +387,7 @@ def test_defaults_are_the_same_everywhere(cli):
         for command in ("generate", "chat"):
             if name != "seed":
                 text = " ".join(cli(command, "--help")[1].split())
-                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # behind the usage line
+                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # after the usage line
                 assert f"({value:g})" in flag[:120], (command, name)
 
 

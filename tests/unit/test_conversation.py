@@ -640,7 +640,7 @@ def test_cancelling_in_the_middle_of_a_pass(model, monkeypatch):
     monkeypatch.setattr(model, "forward_rows", Passes(model, 5, c.cancel))
     reply = c.send("hi")
     assert (reply.finish_reason, len(reply.tokens)) == ("cancelled", 5)  # the token of that pass, and no more
-    c.cancel()  # nothing is being said: nothing happens
+    c.cancel()  # no reply is being made: nothing happens
     monkeypatch.undo()
     assert c.send("more").finish_reason != "cancelled"
 
@@ -745,7 +745,7 @@ def test_warm_states_are_cut_to_what_fits_together(model):
     c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=9), max_tokens=2)
     assert (c.history, c.used) == ([1, 2, 9], 2)  # a row too many is dropped
     c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2, 3], newest=9), max_tokens=2)
-    assert (c.history, c.used) == ([1, 2], 2)  # what stood behind a token that is cut off goes with it
+    assert (c.history, c.used) == ([1, 2], 2)  # what came after a token that is cut off goes with it
     check_state(c)
     with pytest.raises(TokenOutOfRange):
         Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=999))

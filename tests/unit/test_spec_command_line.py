@@ -108,7 +108,7 @@ def test_an_empty_table(cli, tmp_path):
     assert (status, out) == (1, "") and "at least one point" in err
 
 
-# --- a table of one's own -----------------------------------------------------------------------------------------
+# --- a table from a file --------------------------------------------------------------------------------------------
 
 
 def test_a_table_goes_from_bench_to_the_drafter(cli, tmp_path, model, monkeypatch):
