@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import HashMismatch, ModelNotFound
@@ -24,7 +25,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def __init__(self) -> None:
         self.linked_etag = ""
 
-    def redirect_request(self, request, file, code, message, headers, url):
+    def redirect_request(
+        self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
+    ) -> urllib.request.Request | None:
         _check_scheme(url)
         self.linked_etag = headers.get("X-Linked-Etag", self.linked_etag)
         return super().redirect_request(request, file, code, message, headers, url)

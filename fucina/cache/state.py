@@ -1,15 +1,4 @@
-"""The state of one stream: what its passes leave, so that the next pass need not recompute it.
-
-A state holds `len` positions.  A call that computes more of them is a transaction:
-
-    state.begin(rows)        the capacity is checked; from here on passes may write
-    ... a pass ...
-    state.next_pass()        after each pass in which the stream had rows (a long call is cut into several)
-    state.commit(rows)       `len` moves; or state.rollback(), and everything is as before
-
-What a pass writes is not part of the state until `commit`: rows at or past `len` are scratch, and of recurrent parts
-another bank than the committed one is written.  A transaction that was never closed, because Ctrl-C came between the
-lines, is rolled back by the next call for which it matters.
+"""The state of one stream: what its passes leave, so that the next pass need not recompute it; see `fucina.cache`.
 
 One immutable record, `Held`, says what is valid, and every method replaces it by one assignment, as its last act.  So
 an interrupt at any instruction leaves the state of before or the state of after.
@@ -18,6 +7,7 @@ an interrupt at any instruction leaves the state of before or the state of after
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 
 import numpy as np
 
@@ -40,6 +30,10 @@ class State:
     dtype : "f16" (the default) or "f32", of keys, values and latents; recurrent parts are always float32.
     fingerprint : identifies the model that the state belongs to; a pass of another model refuses it.
 
+    Attributes
+    ----------
+    owner : what the latest stream that goes on from this state knows it by; None after a pass without a stream.
+
     Raises
     ------
     KvCacheShapeMismatch : parts or dtype that are none.
@@ -59,6 +53,7 @@ class State:
         self._rings = any(area.kind == "ring" for area in self.layout.areas)
         marks = (Mark(0, 0),) if self._banks else ()
         self._held = Held(0, (0,) * len(self._strides), marks)
+        self.owner: object | None = None
 
     def __repr__(self) -> str:
         return f"State({self.len} of {self.capacity} positions, {len(self.layout.slots)} slots, {self.dtype})"
@@ -107,7 +102,7 @@ class State:
                 if p.area in copied
             )
             low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
-        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved))
+        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved, get_ident()))
 
     def next_pass(self) -> None:
         """End a pass: the next one reads the recurrent parts that it has left.
@@ -137,10 +132,13 @@ class State:
 
         Raises
         ------
-        NoOpenPass : no transaction is open, or too few passes have written the recurrent parts.
+        NoOpenPass : no transaction is open, another thread has begun the one that is, or too few passes have written
+            the recurrent parts.
         KvCacheShapeMismatch : more rows than it was begun for.
         """
         held, transaction = self._held, self._opened()
+        if transaction.thread != get_ident():
+            raise NoOpenPass("another thread has begun a transaction of this state; expected one thread per state")
         if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
         end, marks, low = held.len + rows, held.marks, self._low_after(held.len + transaction.rows)

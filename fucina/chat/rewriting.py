@@ -81,7 +81,7 @@ class Rewriting(NodeTransformer):
 class Generation(Extension):
     """`{% generation %}…{% endgeneration %}`: marks assistant text for training; here its body is plain output."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 -- as the base class has it
 
     def parse(self, parser):
         line = next(parser.stream).lineno

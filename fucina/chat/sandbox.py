@@ -75,9 +75,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         numbers = isinstance(left, int) and isinstance(right, int)
         if operator == "*":
             for sequence, count in ((left, right), (right, left)):
-                if isinstance(sequence, (str, bytes, list, tuple)) and isinstance(count, int):
-                    if len(sequence) * count > MAX_REPEAT:
-                        raise SecurityError(f"a repetition makes more than {MAX_REPEAT} items")
+                repeats = isinstance(sequence, (str, bytes, list, tuple)) and isinstance(count, int)
+                if repeats and len(sequence) * count > MAX_REPEAT:
+                    raise SecurityError(f"a repetition makes more than {MAX_REPEAT} items")
             if numbers and left.bit_length() + right.bit_length() > MAX_BITS:
                 raise SecurityError(f"a number has more than {MAX_BITS} bits")
         elif operator == "**":

@@ -14,8 +14,9 @@ from ..generation import Generation, finish_reason
 from ..speculative.factory import stats_of
 
 if TYPE_CHECKING:
-    from .conversation import Conversation, Story
     from .messages import Message
+    from .story import Story
+    from .token_conversation import TokenConversation
 
 Write = Callable[[str], Any]
 
@@ -60,7 +61,7 @@ class Turn:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: TokenConversation,
         base: Story,
         before: Story,
         stream: Stream,
@@ -95,7 +96,7 @@ class Turn:
             if not stream.check_end():
                 stream.cancel()
                 stream.check_end()
-            late = self.text.finish(stream.tokens[stream.prompt_end :])
+            late = self.text.finish()
             if late is not None and stream.error is None:
                 stream.fail(late)
             reply = self.describe()

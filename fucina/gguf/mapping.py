@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +80,8 @@ class MappedFile:
     def close(self) -> None:
         """Drop the mapping, now if no view is left, otherwise when the last view is gone."""
         self.bytes = np.empty(0, np.uint8)
-        try:
+        with suppress(BufferError):  # a view is still in use: the mapping must outlive it
             self._map.close()
-        except BufferError:  # a view is still in use: the mapping must outlive it
-            pass
 
 
 def _folder_message(path: Path) -> str:

@@ -83,7 +83,7 @@ class Worker:
 
     def __init__(self, side: Side, **environment: str) -> None:
         self.side = side
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._process = subprocess.Popen(
             side.command(),
             stdin=subprocess.PIPE,

@@ -55,7 +55,7 @@ class FucinaEngine:
         start = perf_counter()
         self.model = load(path, **options)
         self.load_seconds = perf_counter() - start
-        self.n_vocab = self.model.config.vocab_size
+        self.n_vocab = self.model.n_tokens
 
     def describe(self) -> dict[str, Any]:
         """See `questions.Engine`."""

@@ -11,7 +11,7 @@ from .results import Spread, costs, pair_ratios, rates
 
 def question(key: str) -> str:
     """What a key asks for: "decode/8" and "decode/8/busy" are "decode"."""
-    return key.split("/")[0]
+    return key.split("/", maxsplit=1)[0]
 
 
 def number(key: str) -> int:

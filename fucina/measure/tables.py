@@ -135,7 +135,7 @@ def accuracy_table(record: dict[str, Any]) -> Table:
 
 def tables(name: str, record: dict[str, Any]) -> list[tuple[str, Table]]:
     """(heading or "", table) of everything in a record, whose name begins with its kind."""
-    kind = name.split("/")[0]
+    kind = name.split("/", maxsplit=1)[0]
     if kind == "start":
         return [("", start_table(record))]
     if kind == "accuracy":

@@ -63,7 +63,7 @@ class SamplerOptions:
     repeat_last_n: int = defaults.REPEAT_LAST_N
     seed: int = defaults.SEED
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, (low, high) in _REALS.items():
             above, error = name in _ABOVE, InvalidSamplerOption
             value = checks.real(name, getattr(self, name), low, high, above=above, error=error)

@@ -11,6 +11,7 @@ is the one worth copying.  A frozen index serves any number of cursors: that is 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -224,10 +225,8 @@ class SamIndex:
 
     def observe(self, committed: Sequence[int] | np.ndarray) -> None:
         """See `DraftSource`; an append that fails leaves a degraded index, which drafts nothing, and raises nothing."""
-        try:
+        with contextlib.suppress(IndexDegraded, IndexFrozen, StreamTooLong, TokenOutOfRange):
             self.append(committed)
-        except (IndexDegraded, IndexFrozen, StreamTooLong, TokenOutOfRange):
-            pass
 
 
 class FrozenSource:
@@ -266,9 +265,9 @@ def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
     TokenOutOfRange : not a flat sequence of integers in [0, 2**31).
     """
     # the few tokens of a step: NumPy's reductions would take longer than the append
-    if type(tokens) is list and 0 < len(tokens) <= FEW and all(type(t) is int for t in tokens):
-        if min(tokens) >= 0 and max(tokens) <= MAX_TOKEN:
-            return np.array(tokens, np.int32)
+    few = type(tokens) is list and 0 < len(tokens) <= FEW and all(type(t) is int for t in tokens)
+    if few and min(tokens) >= 0 and max(tokens) <= MAX_TOKEN:
+        return np.array(tokens, np.int32)
     ids = np.asarray(tokens)
     if ids.size == 0:
         return _EMPTY

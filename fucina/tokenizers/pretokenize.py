@@ -64,8 +64,10 @@ def _o200k_like(numbers: str, contraction: str, marks: str = "") -> str:
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[\u4e00-\u9fa5\u3040-\u30ff]+",
-    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
-    rf"|[{_S}]*[\r\n]+|{_SPACES}",
+    (
+        r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        rf"|[{_S}]*[\r\n]+|{_SPACES}"
+    ),
 )
 
 _LLAMA3 = _gpt4_like(r"\p{N}{1,3}")

@@ -81,7 +81,7 @@ def test_generate_reads_stdin(cli, path, monkeypatch):
 
 def test_stop_and_sampling_flags_reach_the_model(cli, path, model):
     text = model.generate("ab", max_tokens=8).text
-    status, out, _ = cli("generate", "ab", "-n", 8, "--stop", text[2:4], "--json", *naive(path))
+    _status, out, _ = cli("generate", "ab", "-n", 8, "--stop", text[2:4], "--json", *naive(path))
     document = json.loads(out)
     assert document["stop"] == text[2:4] and document["text"] == text[: text.find(text[2:4])]
     flags = {
@@ -141,7 +141,11 @@ def test_a_byte_order_mark_is_no_part_of_a_message(cli, path, monkeypatch, optio
             sys, "stdin", io.TextIOWrapper(io.BytesIO(mark + b"hi\n\xef\xbb\xbfhi\n"), encoding="ascii")
         )
         saved, real = [], fucina.Conversation.send
-        monkeypatch.setattr(fucina.Conversation, "send", lambda c, text, **o: saved.append(text) or real(c, text, **o))
+        monkeypatch.setattr(
+            fucina.Conversation,
+            "send",
+            lambda c, text, saved=saved, real=real, **o: saved.append(text) or real(c, text, **o),
+        )
         assert cli("chat", "-n", 2, *options, *naive(path))[0] == 0
         monkeypatch.setattr(fucina.Conversation, "send", real)
         said.append(saved)
@@ -376,7 +380,7 @@ def test_defaults_are_the_same_everywhere(cli):
     from fucina.generation import generate
     from fucina.sampling import SamplerOptions
 
-    assert FORMATS == tuple(f.value for f in ChatFormat)
+    assert tuple(f.value for f in ChatFormat) == FORMATS
     generated = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
     assert generated["max_tokens"] == defaults.GENERATE_TOKENS
     assert inspect.signature(Conversation).parameters["max_tokens"].default == defaults.REPLY_TOKENS

@@ -571,7 +571,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
     stream, pieces = c.send("hi", stream=True), []
     with pytest.raises(RuntimeError):
         for piece in stream:
-            pieces.append(piece)  # noqa: PERF402
+            pieces.append(piece)
     monkeypatch.undo()
     assert stream.result.finish_reason == "error" and len(stream.result.tokens) == 3
     assert "".join(pieces) == stream.result.text == c.messages[-1]["content"]  # what was decided came before the error

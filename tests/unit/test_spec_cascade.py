@@ -378,7 +378,7 @@ def test_determinism():
         limit = r.randrange(0, 20)
         draft = a.suggest(text, limit)
         assert draft == b.suggest(text, limit) and len(draft) <= limit
-        fresh = draft[: r.randrange(0, 4)] + [r.randrange(9)]
+        fresh = [*draft[: r.randrange(0, 4)], r.randrange(9)]
         rows = feedback(*[(t, [r.randrange(40) for _ in range(8)]) for t in [text[-1], *fresh[:-1]]])
         text += fresh
         for index in (a, b):
