@@ -74,10 +74,10 @@ def applies(task: Task, variant: str) -> bool:
 
 def make_drafter(
     model: Model, task: Task, variant: str, log: Callable[[StepRecord], None] | None = None
-) -> SourceDrafter | bool:
-    """The drafter of a variant for one run of a task; False for plain decoding."""
+) -> SourceDrafter | None:
+    """The drafter of a variant for one run of a task; None for plain decoding."""
     if variant == "plain":
-        return False
+        return None
     options, cascade = VARIANTS[variant]
     index = SpeculationIndex(model.n_tokens, CascadeOptions(**cascade))
     if variant not in ("text alone", "recycling alone"):
@@ -101,7 +101,7 @@ def timed_steps(model: Model) -> Iterator[list[tuple[float, float, int, bool]]]:
             steps.append((beside, stats.seconds, stream.committed - before, stats.drafted > 0))
         return stats
 
-    Scheduler.step = timed  # type: ignore[method-assign]
+    Scheduler.step = timed  # type: ignore[assignment, method-assign]
     try:
         yield steps
     finally:
@@ -134,14 +134,16 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
         for variant in order:
             log: list[StepRecord] = []
             drafter = make_drafter(model, task, variant, log.append)
-            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
+            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter or False, **task.sampling)
             reference = reference or out
             if out.tokens != reference.tokens:
                 raise AssertionError(f"{task.kind} {task.index}: {variant} gives other tokens than plain decoding")
             if turn:  # the first round warms up
                 seconds[variant].append(out.decode_seconds)
-            if variant != "plain":
-                last[variant] = {**out.speculation.as_dict(), "priced": priced(log), "sources": drafter.source.counts()}
+            if drafter is not None:
+                assert isinstance(drafter.source, SpeculationIndex)
+                counts = drafter.source.counts()
+                last[variant] = {**drafter.stats.as_dict(), "priced": priced(log), "sources": counts}
     assert reference is not None
     tokens = reference.tokens
     return {
@@ -164,7 +166,7 @@ def overhead(model: Model, task: Task, ids: Sequence[int], rounds: int) -> dict[
         for variant in ("plain", "speculative") if turn % 2 == 0 else ("speculative", "plain"):
             drafter = make_drafter(model, task, variant)
             with timed_steps(model) as steps:
-                model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
+                model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter or False, **task.sampling)
             (plain if variant == "plain" else drafting).extend(steps)
     beside_plain = statistics.median(beside for beside, *_ in plain) if plain else 0.0
     out = {}
@@ -268,7 +270,8 @@ def main(argv: list[str] | None = None) -> int:
     model = fucina.load(a.model, threads=a.threads)
     template = ChatTemplate.of(model)
     chosen = [t for t in fixed_tasks() if t.kind in a.kinds and t.index < a.first]
-    runs, began = [], perf_counter()
+    runs: list[dict[str, Any]] = []
+    began = perf_counter()
     for task in chosen:
         if a.overhead:
             runs.append(overhead(model, task, prompt_ids(model, template, task), a.rounds))
