@@ -119,7 +119,14 @@ class ChatTemplate:
         text = self._render(messages, add_generation_prompt, tools, now, variables)
         return tokenizer.with_bos(encode(tokenizer, text, self.source))
 
-    def _render(self, messages, add_generation_prompt, tools, now, variables) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Sequence[Any] | None,
+        now: datetime | None,
+        variables: dict[str, Any],
+    ) -> str:
         """Return a text that records which of its characters are the template's own."""
         checked = check_conversation(messages)
         for name, value in {"tools": tools, **variables}.items():

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from .. import __version__
 from ..errors import FucinaError, InvalidOption, InvalidSamplerOption
@@ -89,7 +90,9 @@ def _run(arguments: list[str]) -> int:
     return args.run(args)
 
 
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     text.tell(f"warning: {message}")
 
 

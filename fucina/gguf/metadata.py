@@ -85,7 +85,7 @@ class Metadata(Mapping[str, Any]):
     def _wrong(self, key: _str, wanted: _str, found: _str) -> GgufError:
         return GgufError(f"{self._where}: metadata key {shown(key)}: wanted {wanted}, found {found}")
 
-    def _scalar(self, key: _str, wanted: _str, types: frozenset, default: Any) -> Any:
+    def _scalar(self, key: _str, wanted: _str, types: frozenset[ValueType], default: Any) -> Any:
         entry = self._find(key, wanted, default)
         if entry is None:
             return default
@@ -117,7 +117,7 @@ class Metadata(Mapping[str, Any]):
 
     # --- arrays -------------------------------------------------------------------------------------------------
 
-    def _array(self, key: _str, wanted: _str, types: frozenset, default: Any, broadcast: _int | None) -> Any:
+    def _array(self, key: _str, wanted: _str, types: frozenset[ValueType], default: Any, broadcast: _int | None) -> Any:
         if broadcast is not None:
             wanted += f" ({broadcast} of them, or one for all)"
         entry = self._find(key, wanted, default)
