@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import AllTokensMasked, InvalidLogits, NonFiniteLogits
-from ..kernels.weighing import MAX_VOCAB
+from ..kernels.softmax_weights import MAX_VOCAB
 from .options import SamplerOptions, check_integer
 from .processor import LogitProcessor, check_processor, reset_processor
 from .rng import CounterRng
