@@ -91,11 +91,11 @@ def timed_steps(model: Model) -> Iterator[list[tuple[float, float, int, bool]]]:
     """Of every decode step inside the `with`: seconds beside its pass and of it, tokens committed, whether it had a draft."""
     step, steps = Scheduler.step, []
 
-    def timed(scheduler: Scheduler) -> PassStats | None:
-        (stream,) = scheduler.streams
+    def timed(self: Scheduler) -> PassStats | None:
+        (stream,) = self.streams
         before, decoding = stream.committed, stream.decoding
         start = perf_counter()
-        stats = step(scheduler)
+        stats = step(self)
         if stats is not None and decoding:
             beside = perf_counter() - start - stats.seconds
             steps.append((beside, stats.seconds, stream.committed - before, stats.drafted > 0))
@@ -135,12 +135,14 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
             log: list[StepRecord] = []
             drafter = make_drafter(model, task, variant, log.append)
             out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
+            assert isinstance(out, Generation)
             reference = reference or out
             if out.tokens != reference.tokens:
                 raise AssertionError(f"{task.kind} {task.index}: {variant} gives other tokens than plain decoding")
             if turn:  # the first round warms up
                 seconds[variant].append(out.decode_seconds)
-            if variant != "plain":
+            if isinstance(drafter, SourceDrafter) and out.speculation is not None:
+                assert isinstance(drafter.source, SpeculationIndex)
                 last[variant] = {**out.speculation.as_dict(), "priced": priced(log), "sources": drafter.source.counts()}
     assert reference is not None
     tokens = reference.tokens
@@ -268,7 +270,8 @@ def main(argv: list[str] | None = None) -> int:
     model = fucina.load(a.model, threads=a.threads)
     template = ChatTemplate.of(model)
     chosen = [t for t in fixed_tasks() if t.kind in a.kinds and t.index < a.first]
-    runs, began = [], perf_counter()
+    runs: list[dict[str, Any]] = []
+    began = perf_counter()
     for task in chosen:
         if a.overhead:
             runs.append(overhead(model, task, prompt_ids(model, template, task), a.rounds))

@@ -5,8 +5,6 @@ Jinja parses a template into nodes; these are changed, and Python code is made f
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
@@ -83,7 +81,7 @@ class Rewriting(NodeTransformer):
 class Generation(Extension):
     """`{% generation %}…{% endgeneration %}`: marks assistant text for training; here its body is plain output."""
 
-    tags: ClassVar = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  (jinja2 has it as a variable of instances)
 
     def parse(self, parser):
         line = next(parser.stream).lineno

@@ -192,15 +192,15 @@ class Scheduler:
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
-        asked = [w for w in works if w.stream.drafter is not None and w.stream.pending == 1]
+        asked = [(w, d) for w in works if (d := w.stream.drafter) is not None and w.stream.pending == 1]
         limit = budget // max(len(works), 1)
-        for kind in dict.fromkeys(type(w.stream.drafter) for w in asked):
-            group = [w for w in asked if type(w.stream.drafter) is kind]
+        for kind in dict.fromkeys(type(d) for _, d in asked):
+            group = [(w, d) for w, d in asked if type(d) is kind]
             requests: list[tuple[Drafter, Stream, int]] = []
-            for w in group:
+            for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
-                requests.append((s.drafter or Drafter(), s, max(min(limit, s.room, s.remaining - 1), 0)))
-            for w, draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
+                requests.append((drafter, s, max(min(limit, s.room, s.remaining - 1), 0)))
+            for (w, _), draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
                 if isinstance(draft, Draft):
                     w.draft = draft.tokens
                 else:

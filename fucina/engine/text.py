@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -207,7 +207,7 @@ class TextStream(Generic[Result]):
         """The result so far; complete when the iterator has ended."""
         return self._peek()
 
-    def _run(self) -> Iterator[str]:
+    def _run(self) -> Generator[str, None, None]:
         try:
             for _ in self._scheduler.run(self.stream):
                 if piece := self._text.unread():

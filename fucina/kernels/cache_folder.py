@@ -36,7 +36,8 @@ def stamp() -> str:
     for p in sorted([*here.glob("*.py"), *here.parent.glob("ops/native/*.py")]):
         h.update(p.name.encode() + b"\0" + p.read_bytes() + b"\0")
     versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
-    cpu = (binding.get_host_cpu_name(), get_host_cpu_features(), str(config.CPU_NAME), str(config.CPU_FEATURES))
+    settings = str(config.CPU_NAME), str(config.CPU_FEATURES)  # type: ignore[attr-defined]  # numba sets them at import
+    cpu = (binding.get_host_cpu_name(), get_host_cpu_features(), *settings)
     h.update("\0".join((*versions, *cpu, isas.choose().name)).encode())
     return h.hexdigest()[:12]
 

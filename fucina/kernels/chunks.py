@@ -180,7 +180,7 @@ def some_vectors(k: Emitter, shape: Shape, wide: int, part) -> None:
     with k.range(0, vectors - vectors % wide, wide) as j:
         part(j, wide)
     if vectors % wide:
-        part(k.int(vectors - vectors % wide), vectors % wide)
+        part(k.i64(vectors - vectors % wide), vectors % wide)
 
 
 def weigh(k: Emitter, shape: Shape, n: Value, values: Value, mine: Value, state: Value) -> None:

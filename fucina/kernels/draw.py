@@ -128,8 +128,8 @@ def _decide(
             tail, tail_most = tail_bounds(logits, low, highest, temperature)
             kept, kept_most = mass + tail, mass + tail_most
     if top_p < 1.0:
-        needed = min(max(np.int64(math.ceil(top_p * np.float64(kept))), 1), kept)
-        needed_most = min(max(np.int64(math.ceil(top_p * np.float64(kept_most))), 1), kept_most)
+        needed = min(max(np.int64(math.ceil(top_p * np.float64(kept))), np.int64(1)), kept)
+        needed_most = min(max(np.int64(math.ceil(top_p * np.float64(kept_most))), np.int64(1)), kept_most)
         while needed_most > mass:
             level = _wider(level, some.shape[0], vocab)
             if level == ALL:

@@ -81,11 +81,11 @@ class Emitter:
     def const(self, ty: ir.Type, x) -> Value:
         return Value(self.b, constant(ty, x))
 
-    def int(self, x) -> Value:
+    def i64(self, x) -> Value:
         return x if isinstance(x, Value) else self.const(I64, x)
 
     def var(self, init) -> Var:
-        return Var(self.b, self.int(init))
+        return Var(self.b, self.i64(init))
 
     def cell(self, ty: ir.Type, x) -> Var:
         return Var(self.b, self.const(ty, x))
@@ -122,7 +122,7 @@ class Emitter:
     @contextmanager
     def range(self, lo, hi, step=1, keep: bool = False) -> Iterator[Value]:
         """For lo, lo + step, … below hi.  `keep`: LLVM must not unroll it (and keep all its loads alive)."""
-        i, hi = self.var(lo), self.int(hi)
+        i, hi = self.var(lo), self.i64(hi)
         with self.loop(lambda: i.get() < hi, keep):
             yield i.get()
             i.set(i.get() + step)

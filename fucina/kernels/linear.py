@@ -168,10 +168,10 @@ def q4_k(t: Tile) -> None:
         for r in t.rows:
             total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
     less = [k.const(LANES, 0) for _ in t.rows]
-    for j in range(4):
-        mins = t.int8_pairs(96 + 16 * j)  # of parts 2j and 2j + 1
+    for i in range(4):
+        mins = t.int8_pairs(96 + 16 * i)  # of parts 2i and 2i + 1
         for r in t.rows:
-            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, j).bits(PAIRS))
+            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, i).bits(PAIRS))
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         t.gain(r, d * t.d(r), total[r].get().float())
@@ -232,8 +232,8 @@ def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d,
     starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
         ask_ahead(k, w + b * f.packed, f.packed)
-        here = [[p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays)]
-        BLOCKS[fmt](Tile(k, w + b * f.packed, *here, acc))
+        x_at, d_at, s_at = ([p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays))
+        BLOCKS[fmt](Tile(k, w + b * f.packed, x_at, d_at, s_at, acc))
     return [a.get() for a in acc]
 
 

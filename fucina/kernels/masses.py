@@ -130,7 +130,7 @@ def gather(logits, low, high, ids, near):
 @njit
 def between(logits, value, low, high):
     """Return how many logits are in (low, high], and the sum of their values."""
-    n = mass = 0
+    n, mass = np.int64(0), np.int64(0)
     for i in range(logits.shape[0]):
         inside = np.int64((logits[i] > low) & (logits[i] <= high))
         n += inside

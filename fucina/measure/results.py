@@ -110,7 +110,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def store(path: Path, name: str, record: dict[str, Any]) -> None:
     """Put a record into a file of results, in the place of an older one of the same name."""
-    results = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
+    results: dict[str, Any] = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
     results["records"][name] = rounded(record)
     results["records"] = dict(sorted(results["records"].items()))
     check(results)

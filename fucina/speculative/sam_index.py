@@ -224,7 +224,7 @@ class SamIndex:
             return []
         return self.draft(min(limit, self.max_draft))
 
-    def observe(self, committed: Sequence[int]) -> None:
+    def observe(self, committed: Sequence[int] | np.ndarray) -> None:
         """See `DraftSource`; an append that fails leaves a degraded index, which drafts nothing, and raises nothing."""
         with contextlib.suppress(IndexDegraded, IndexFrozen, StreamTooLong, TokenOutOfRange):
             self.append(committed)
