@@ -23,13 +23,13 @@ from math import prod
 from ..errors import KvCacheShapeMismatch
 
 MAX_ROWS = 128
-"""Rows of one pass at most."""
+"""Rows of one pass at most: few enough that a cancelled prefill ends soon."""
 
 MAX_AREAS = 7
-"""Areas of one family at most: a stream's entry in the native pass has room for the words of so many."""
+"""Areas of one family at most: the native pass has room for the words of so many in a stream's entry."""
 
 CHUNK = 64
-"""Positions that a kernel reads at once; strides are multiples of it."""
+"""Positions that attention takes at once, from an absolute multiple of it on; strides are multiples of it."""
 
 _LINE = 16  # float32 numbers of one cache line: recurrent parts start on one
 

@@ -7,9 +7,9 @@ never read: what lies there may be anything.
 
 from __future__ import annotations
 
+from ..cache.parts import CHUNK
 from . import record as R
 from .chunks import (
-    CHUNK,
     Shape,
     Tile,
     chunk,

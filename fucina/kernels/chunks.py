@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import record as R
+from ..cache.parts import CHUNK
 from .lang import F8, F32, I16, LOWEST, Emitter, Value, vec
 
-CHUNK = R.CHUNK
 AHEAD = 4  # positions whose scores are computed together
 WIDE = 4  # vectors of eight of a value that are weighed together, at most
 LINE = 64  # bytes of a cache line

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cache.parts import CHUNK
 from ..gguf import dequantize
 from .formats import FORMATS
 from .lang import EXP, LOWEST
-from .record import CHUNK
 from .reference_weights import ZERO, half, integers, split_scales
 
 F = np.float32
