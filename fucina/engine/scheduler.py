@@ -192,10 +192,12 @@ class Scheduler:
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
-        asked = [(w, d) for w in works if (d := w.stream.drafter) is not None and w.stream.pending == 1]
+        groups: dict[type[Drafter], list[tuple[Work, Drafter]]] = {}
+        for w in works:
+            if (drafter := w.stream.drafter) is not None and w.stream.pending == 1:
+                groups.setdefault(type(drafter), []).append((w, drafter))
         limit = budget // max(len(works), 1)
-        for kind in dict.fromkeys(type(d) for _, d in asked):
-            group = [(w, d) for w, d in asked if type(d) is kind]
+        for kind, group in groups.items():
             requests: list[tuple[Drafter, Stream, int]] = []
             for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft

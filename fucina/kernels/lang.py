@@ -41,6 +41,7 @@ from .value import (  # noqa: F401  (kernels import the language from here)
     vec,
 )
 
+LINE = 64  # bytes of a cache line
 LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
 
 
@@ -109,10 +110,11 @@ class Emitter:
         else:
             self.b.store(v.v, p).align = 1
 
-    def prefetch(self, at: Value) -> None:
-        """Ask for the cache line at an address that will be read soon; any address is harmless."""
-        p = Value(self.b, self.b.inttoptr(at.v, POINTER))
-        self.call("llvm.prefetch.p0", ir.VoidType(), p, *(self.const(I32, c) for c in (0, 3, 1)))
+    def prefetch(self, at: Value, size: int, ahead: int = 0) -> None:
+        """Ask for the `size` bytes `ahead` bytes after an address, which will be read soon; any address is harmless."""
+        for line in range(ahead, ahead + size, LINE):
+            p = Value(self.b, self.b.inttoptr((at + line).v, POINTER))
+            self.call("llvm.prefetch.p0", ir.VoidType(), p, *(self.const(I32, c) for c in (0, 3, 1)))
 
     def first(self, n: Value, lanes: int) -> Value:
         """A mask with lanes 0 … n-1 set."""

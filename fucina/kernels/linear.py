@@ -17,7 +17,6 @@ from .registry import kernel
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
-LINE = 64  # bytes of a cache line
 BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
@@ -88,9 +87,6 @@ class Dots:
         for row in self.t.rows:
             self.sum[row].add(w, self.t.x(row, offset, step))
 
-    def total(self, row: int) -> Value:
-        return self.sum[row].total()
-
 
 # --- formats: what one block adds to each row -----------------------------------------------------------------
 
@@ -120,7 +116,7 @@ def q4_1(t: Tile) -> None:
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         dx, sx = t.d(r), t.s(r)  # loaded before the sum, else LLVM spills weights instead (AVX2)
-        total = dots.total(r).float()
+        total = dots.sum[r].total().float()
         t.gain(r, d * dx, total)
         t.gain(r, m, sx)
 
@@ -151,7 +147,7 @@ def scaled(t: Tile, dots: Dots) -> None:
     d = t.half(0)
     for r in t.rows:
         dx = t.d(r)
-        t.gain(r, d * dx, dots.total(r).float())
+        t.gain(r, d * dx, dots.sum[r].total().float())
 
 
 def q4_k(t: Tile) -> None:
@@ -217,8 +213,7 @@ def ask_ahead(k: Emitter, at: Value, size: int) -> None:
     pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
     AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
     """
-    for line in range(0, size, LINE):
-        k.prefetch(at + (AHEAD + line))
+    k.prefetch(at, size, AHEAD)
 
 
 def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:

@@ -151,7 +151,7 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
     # (only the unmistakable spelling <|…|>; llama.cpp corrects the same).
     for raw in _CLEAR_ENDS.intersection(tokens):
         types[tokens.index(raw)] = TokenType.CONTROL
-    more_ends = (special_id("eot", ""), special_id("eom", ""))
+    more_ends = {token for key in ("eot", "eom") if (token := special_id(key, "")) is not None}
     bos, eos = special_id("bos", "bos"), special_id("eos", "eos")
 
     def wanted(name: str, token: int | None) -> bool:
@@ -169,7 +169,7 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
         bos=bos,
         eos=eos,
         unk=special_id("unknown", "unk"),
-        more_ends=frozenset(i for i in more_ends if i is not None),
+        more_ends=frozenset(more_ends),
         add_bos=wanted("bos", bos),
         add_eos=wanted("eos", eos),
     )
