@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         out = model.generate(ids, max_tokens=MAX_TOKENS, processor=Best(tops), **task.sampling)
         assert isinstance(out, Generation)
         if not loop_period(out.tokens):
-            replay(count, ids, out.tokens, tops, model.config.vocab_size)
+            replay(count, ids, out.tokens, tops, model.n_tokens)
             texts += 1
     model.close()
     order = [f"match {c}" for c in CLASSES] + ["recycled, first", "recycled, second", "recycled, any of 8"]

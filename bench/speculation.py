@@ -79,7 +79,7 @@ def make_drafter(
     if variant == "plain":
         return False
     options, cascade = VARIANTS[variant]
-    index = SpeculationIndex(model.config.vocab_size, CascadeOptions(**cascade))
+    index = SpeculationIndex(model.n_tokens, CascadeOptions(**cascade))
     if variant not in ("text alone", "recycling alone"):
         for reference in task.references:
             index.add_reference(model.tokenizer.encode(reference, special=False))

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .sampling import LogitProcessor
     from .speculative import DraftSource, Options, Stats
 
-GenerationStream = TextStream["Generation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -33,7 +31,7 @@ class Generation:
     text : the continuation, without the stop text.  tokens : all ids that were produced: one that completed a stop text
     is among them, an end token is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" (its
-    reader closed it) or "error".
+    reader closed it, or has not read it to its end) or "error".
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
     prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens per second of the second.
     speculation : counts of a drafter's steps, or None.
@@ -59,13 +57,17 @@ class Generation:
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
 
 
+class GenerationStream(TextStream[Generation]):
+    """The text of a generation, in pieces; `result` is a `Generation`."""
+
+
 def finish_reason(stream: Stream, text: StreamText) -> str:
     """Return how a stream ended, in the words of `Generation.finish_reason`."""
     if stream.error is not None:
         return "error"
     if stream.stop_token is not None or text.fired is not None:
         return "stop"
-    return "cancelled" if stream.finish == "cancelled" else "length"
+    return "length" if stream.finish == "length" else "cancelled"
 
 
 def generate(
@@ -141,11 +143,13 @@ def generate(
         )
 
     def settle() -> Generation:
-        run.check_end()
-        text.finish(run.tokens[run.prompt_end :])
+        if not run.check_end():
+            run.cancel()
+            run.check_end()
+        text.finish()
         return result()
 
-    out = TextStream(scheduler, run, text, settle, result)
+    out = GenerationStream(scheduler, run, text, settle, result)
     if stream:
         return out
     for _ in out:
@@ -160,7 +164,7 @@ def _prompt_ids(model: Model, prompt: str | bytes | Sequence[int] | np.ndarray, 
     elif isinstance(prompt, (bytearray, memoryview)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InvalidOption(f"prompt must be text or a sequence of token ids, got {type(prompt).__name__}")
     else:
-        ids = checks.token_ids("prompt", prompt, model.config.vocab_size)
+        ids = checks.token_ids("prompt", prompt, model.n_tokens)
     if not ids:
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:

@@ -43,6 +43,7 @@ class Model(Engine):
     ) -> None:
         super().__init__(family, interpreter, context, cache_dtype, fingerprint(file))
         self.tokenizer = tokenizer
+        self.n_tokens = min(self.n_tokens, tokenizer.n_vocab)
         self.path: Path = file.path
         self.metadata = file.metadata
         self.chat_template: str | None = file.metadata.str("tokenizer.chat_template", default=None)

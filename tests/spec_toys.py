@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -26,6 +25,7 @@ class ToyState:
         self.capacity, self.len, self.recurrent = capacity, 0, recurrent
         self.rows = [None] * capacity
         self.begun = 0
+        self.owner = None
         self.ends = (0,)
 
     def begin(self, rows):
@@ -59,7 +59,7 @@ class ToyModel:
 
     def __init__(self, vocab=24, seed=0, memory=5, recurrent=False):
         self.vocab, self.seed, self.memory, self.recurrent = vocab, seed, memory, recurrent
-        self.config = SimpleNamespace(vocab_size=vocab)
+        self.n_tokens = vocab
         self.passes = []  # rows of each pass
 
     def new_cache(self, capacity):

@@ -32,6 +32,7 @@ class Open(NamedTuple):
     source, target : banks that the current pass reads and writes.
     passes : passes done.
     saved : rows of rings that a rollback brings back.
+    thread : whose it is: no other thread may commit it.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class Open(NamedTuple):
     target: int
     passes: int
     saved: tuple[SavedRows, ...]
+    thread: int
 
 
 class Held(NamedTuple):

@@ -18,6 +18,7 @@ its last act.  So an interrupt at any instruction leaves the state of before or 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 
 import numpy as np
 
@@ -39,6 +40,10 @@ class State:
     dtype : "f16" (the default) or "f32", of keys, values and latents; recurrent parts are always float32.
     fingerprint : names the model that the state belongs to; a pass of another model refuses it.
 
+    Attributes
+    ----------
+    owner : what the latest stream that goes on from this state knows it by; None after a pass without a stream.
+
     Raises
     ------
     KvCacheShapeMismatch : parts or dtype that are none.
@@ -59,6 +64,7 @@ class State:
         self._rings = any(area.kind == "ring" for area in self.layout.areas)
         marks = (Mark(0, 0),) if self._banks else ()
         self._held = Held(0, (0,) * len(self._strides), marks)
+        self.owner: object | None = None
 
     def __repr__(self) -> str:
         return f"State({self.len} of {self.capacity} positions, {len(self.layout.slots)} slots, {self.dtype})"
@@ -107,7 +113,7 @@ class State:
                 if p.area in copied
             )
             low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
-        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved))
+        self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved, get_ident()))
 
     def next_pass(self) -> None:
         """A pass has written its rows; the next one reads the recurrent parts that it has left.
@@ -137,10 +143,13 @@ class State:
 
         Raises
         ------
-        NoOpenPass : no transaction is open, or too few passes have written the recurrent parts.
+        NoOpenPass : no transaction is open, another thread has begun the one that is, or too few passes have written
+            the recurrent parts.
         KvCacheShapeMismatch : more rows than it was begun for.
         """
         held, transaction = self._held, self._opened()
+        if transaction.thread != get_ident():
+            raise NoOpenPass("another thread has begun a transaction of this state; expected one thread per state")
         if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
         end, marks, low = held.len + rows, held.marks, self._low_after(held.len + transaction.rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..engine.interrupts import HoldInterrupts
 from ..engine.scheduler import Scheduler
 from ..errors import (
     BatchLengthMismatch,
@@ -19,6 +20,7 @@ from ..errors import (
     InvalidOption,
     MixedBatchModels,
     SharedBatchProcessor,
+    SharedStream,
 )
 from .conversation import Conversation
 from .mailbox import Mailbox
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from ..model import Model
 
 Writers = Sequence[Write | None] | None
+
+PATIENCE = 0.02  # seconds that a step waits for one slow writer, when no stream goes on
 
 
 def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writers: Writers = None) -> list[Reply]:
@@ -116,14 +120,18 @@ class TurnBatch:
 
     def _add(self, conversation: Conversation, begin: Callable[[Write | None], Turn], write: Write | None) -> Turn:
         _check_together(self.model, [*(t.conversation for t in self.turns if t.reply is None), conversation])
-        if write is None:
-            turn = begin(None)
-        else:
-            mailbox = Mailbox(write, conversation.cancel)
-            turn = begin(mailbox.put)
-            self._mailboxes[id(turn)] = mailbox
-        self.turns.append(turn)
-        self.scheduler.add(turn.stream)
+        mailbox = None if write is None else Mailbox(write)
+        turn = begin(None if mailbox is None else mailbox.put)
+        with HoldInterrupts():
+            try:
+                self.scheduler.add(turn.stream)
+            except SharedStream as error:
+                turn.settle(error)
+                raise
+            self.turns.append(turn)
+            if mailbox is not None:
+                mailbox.failed = turn.cancel
+                self._mailboxes[id(turn)] = mailbox
         return turn
 
     @property
@@ -151,8 +159,8 @@ class TurnBatch:
             if mailbox is None:
                 self._settle(turn)
                 continue
-            turn.text.finish(turn.stream.tokens[turn.stream.prompt_end :])  # the last piece
-            if mailbox.close(wait=none_live):  # a writer that is slow is waited for when nothing else is to be done
+            turn.text.finish()  # the last piece
+            if mailbox.close(PATIENCE if none_live else 0):  # a slow writer is waited for when there is nothing to do
                 self._settle(turn, mailbox.error)
 
     def close(self, error: Exception | None = None) -> None:
@@ -161,13 +169,15 @@ class TurnBatch:
             if turn.reply is None:
                 turn.cancel()
                 self._settle(turn, error)
+        for mailbox in self._mailboxes.values():  # of a turn that was settled when Ctrl-C came
+            mailbox.close()
 
     def _settle(self, turn: Turn, error: Exception | None = None) -> None:
         turn.settle(error)
         self.scheduler.remove(turn.stream)
         mailbox = self._mailboxes.pop(id(turn), None)
         if mailbox is not None:
-            mailbox.close(wait=False)
+            mailbox.close()
 
 
 def _check(

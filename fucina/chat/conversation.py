@@ -57,11 +57,13 @@ class TurnRecord(NamedTuple):
 class Story(NamedTuple):
     """What a conversation knows.
 
+    opening : the system message, if there is one.
     tokens : all tokens, between turns.  messages : what `send` has seen and said, the system message included.
     turns : a record per turn.  complete : whether `messages` is the whole conversation.
     turn : the reply that is being made.  latest : the latest reply.
     """
 
+    opening: list[Message]
     tokens: list[int]
     messages: list[Message]
     turns: tuple[TurnRecord, ...] = ()
@@ -104,8 +106,6 @@ class Conversation:
     ----------
     model, sampler, drafter : what makes the replies.
     stop, stop_ids, max_tokens : what ends them.
-    system : str or None
-        The system message; `reset` may change it.
     prefix_rows : int
         Rows of the cache before the first token; see `note_prefix_rows`.
 
@@ -130,7 +130,7 @@ class Conversation:
         processor: LogitProcessor | None = None,
         speculation: Any = False,
         references: Document | Sequence[Document] = (),
-        _warm: WarmState | None = None,
+        _warm: WarmState | EllipsisType = ...,
         **sampling: Any,
     ):
         self.model = model
@@ -139,23 +139,24 @@ class Conversation:
         self.sampler = Sampler(SamplerOptions.of(sampling), processor)
         self.think_off = bool(think_off)
         self._template = choose_template(model, template)
-        self._open(system)
+        opening = self._checked_opening(system)
         self.stop_ids = stop_ids(model, self._template, extra_stop_ids)
         self.drafter = make_drafter(model, speculation, references)
         tokens: list[int] = []
         self.prefix_rows = 0
-        if _warm is None:
+        if _warm is ...:
             self._state: State | None = model.new_cache(capacity)
         else:
             self._state, self.prefix_rows, tokens = adopt(model, _warm)
-        self._story = Story(tokens, list(self._opening), complete=not tokens)
+        self._story = Story(opening, tokens, list(opening), complete=not tokens)
 
     @classmethod
     def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
         """Return a conversation that goes on from a cache: what another one's `take_cache` gave, or a copy of its rows.
 
         Options are those of the constructor; the capacity is the cache's.  Rows after the tokens are dropped.
-        Raises InvalidPrefix (fewer rows than the prefix), KvCacheShapeMismatch (a cache of another model or dtype).
+        Raises InvalidPrefix (fewer rows than the prefix), KvCacheShapeMismatch (a cache of another model or dtype),
+        InvalidOption (`warm` is no WarmState).
         """
         return cls(model, system, _warm=warm, **options)
 
@@ -166,6 +167,12 @@ class Conversation:
         """All tokens, those of a reply that is being made included.  The cache holds rows of a prefix of them."""
         turn = self._story.turn
         return self._story.tokens if turn is None else turn.stream.tokens
+
+    @property
+    def system(self) -> str | None:
+        """The system message; `reset` may change it."""
+        opening = self._story.opening
+        return opening[0]["content"] if opening else None
 
     @property
     def messages(self) -> list[Message]:
@@ -209,6 +216,9 @@ class Conversation:
         ConversationClosed : it was taken already.
         """
         self._end_turn()
+        cached = self.cache.len - self.prefix_rows
+        if missing := self.history[cached:-1]:  # rows that a broken turn has cost
+            self.model.forward_rows([(self.cache, missing, "none")])
         warm = WarmState.of(self.cache, self.history, self.prefix_rows)
         self._state = None
         return warm
@@ -345,9 +355,8 @@ class Conversation:
         ChatTemplateError : the system message is no text, or the template refuses it; nothing has changed.
         """
         self._end_turn()
-        if system is not ...:
-            self._open(system)
-        self._become(Story([], list(self._opening), latest=self._story.latest))
+        opening = self._story.opening if system is ... else self._checked_opening(system)
+        self._become(Story(opening, [], list(opening), latest=self._story.latest))
 
     def cancel(self) -> None:
         """End the reply that is being made at its next token, from any thread; without one, do nothing.
@@ -360,13 +369,12 @@ class Conversation:
 
     # --- inside: turns are made here, for this class and for batches --------------------------------------------------
 
-    def _open(self, system: str | None) -> None:
-        """Check the system message and keep it."""
+    def _checked_opening(self, system: str | None) -> list[Message]:
+        """The messages before the first turn: the system message, if there is one and the template takes it."""
         opening: list[Message] = [] if system is None else list(check_messages([{"role": "system", "content": system}]))
         if isinstance(self._template, ChatTemplate) and opening:
             self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
-        self._opening: list[Message] = opening
-        self.system: str | None = opening[0]["content"] if opening else None
+        return opening
 
     def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
         self._end_turn()
@@ -388,8 +396,9 @@ class Conversation:
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
+        ids = checks.token_ids("ids", ids, self.model.n_tokens)
         base = self._story._replace(messages=[], turns=(), complete=False)
-        return self._begin(base, checks.token_ids("ids", ids, self.model.config.vocab_size), None, write)
+        return self._begin(base, ids, None, write, before=self._story)
 
     def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
         variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
@@ -401,10 +410,18 @@ class Conversation:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
         return self._begin(self._story, [*self._story.tokens, *ids], user, write)
 
-    def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
+    def _begin(
+        self,
+        base: Story,
+        ids: list[int],
+        user: Message | None,
+        write: Write | None = None,
+        before: Story | None = None,
+    ) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
-        If the turn leaves nothing, the conversation becomes `base`.
+        The turn is entered after those of `base`.  If it leaves nothing, the conversation becomes `before`, by default
+        the same.
         """
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
@@ -428,7 +445,7 @@ class Conversation:
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
-        turn = Turn(self, base, stream, text, user)
+        turn = Turn(self, base, before or base, stream, text, user)
         self._story = base._replace(turn=turn)
         return turn
 
@@ -455,7 +472,7 @@ class Conversation:
         if self._story.turn is not turn:
             return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
-            self._become(turn.base._replace(turn=None, latest=reply))
+            self._become(turn.before._replace(latest=reply))
             return
         base = turn.base
         tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]
@@ -465,7 +482,7 @@ class Conversation:
         if turn.user is not None:
             messages = [*messages, turn.user, {"role": "assistant", "content": reply.text}]
         complete = base.complete and known is not None
-        self._become(Story(tokens, messages, (*base.turns, record), complete, None, reply))
+        self._become(Story(base.opening, tokens, messages, (*base.turns, record), complete, None, reply))
 
     def _without(self, turns: int) -> Story:
         """The story without its latest turns."""
@@ -481,7 +498,7 @@ class Conversation:
                 break
         tokens = story.tokens[: first.start]
         if not tokens:
-            return Story([], list(self._opening), latest=story.latest)
+            return Story(story.opening, [], list(story.opening), latest=story.latest)
         return story._replace(tokens=tokens, messages=messages, turns=kept)
 
     def _become(self, story: Story) -> None:

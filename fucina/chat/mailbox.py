@@ -14,15 +14,16 @@ class Mailbox:
     Parameters
     ----------
     write : called with each piece; one that raises is not called again.
-    failed : called, on that thread, when it has raised.
 
     Attributes
     ----------
+    failed : called, on that thread, when the writer has raised.
     error : what the writer raised, or None.
     """
 
-    def __init__(self, write: Callable[[str], Any], failed: Callable[[], Any]) -> None:
-        self._write, self._failed = write, failed
+    def __init__(self, write: Callable[[str], Any]) -> None:
+        self._write = write
+        self.failed: Callable[[], Any] = lambda: None
         self._pieces: SimpleQueue[str | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -31,20 +32,20 @@ class Mailbox:
     def put(self, text: str) -> None:
         """Hand over a piece of text; returns at once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fucina-writer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="fucina-writer", daemon=True)
+            thread.start()
+            self._thread = thread
         self._pieces.put(text)
 
-    def close(self, wait: bool) -> bool:
-        """Say that no text will follow, and return whether the writer has got everything; `wait` until it has."""
+    def close(self, seconds: float = 0.0) -> bool:
+        """Say that no text will follow; return whether the writer has got everything, after `seconds` at the latest."""
         thread = self._thread
         if thread is None:
             return True
         if not self._closed:
-            self._closed = True
             self._pieces.put(None)
-        if wait:
-            thread.join()
+            self._closed = True
+        thread.join(seconds)
         return not thread.is_alive()
 
     def _run(self) -> None:
@@ -54,4 +55,4 @@ class Mailbox:
                     self._write(text)
                 except Exception as error:
                     self.error = error
-                    self._failed()
+                    self.failed()

@@ -37,7 +37,7 @@ def stop_ids(model: Model, template: ChatFormat | ChatTemplate | None, extra: Se
     form = template if isinstance(template, ChatFormat) else ChatFormat.detect(model.chat_template)
     marker = None if form is None else tokenizer.token_id(form.stop_marker)
     own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
-    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", extra, model.config.vocab_size))
+    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", extra, model.n_tokens))
 
 
 def rendered_ids(model: Model, rendered: str) -> list[int]:

@@ -40,7 +40,8 @@ class Reply(Generation):
     sampled: int = 0
 
 
-ReplyStream = TextStream[Reply]
+class ReplyStream(TextStream[Reply]):
+    """The text of a reply, in pieces; `result` is a `Reply`."""
 
 
 class Turn:
@@ -50,16 +51,24 @@ class Turn:
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
     text : what the reply says.
-    base : the conversation as it is if this turn leaves nothing.
-    start : tokens that the prompt shares with it.
+    base : the conversation that this turn is entered into.
+    before : the conversation as it is if this turn leaves nothing.
+    start : tokens that the prompt shares with `base`.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.
     """
 
     def __init__(
-        self, conversation: Conversation, base: Story, stream: Stream, text: StreamText, user: Message | None
+        self,
+        conversation: Conversation,
+        base: Story,
+        before: Story,
+        stream: Stream,
+        text: StreamText,
+        user: Message | None,
     ) -> None:
-        self.conversation, self.base, self.stream, self.text, self.user = conversation, base, stream, text, user
+        self.conversation, self.base, self.before = conversation, base, before
+        self.stream, self.text, self.user = stream, text, user
         self.start = common_prefix(base.tokens, stream.tokens[:-1])
         self.reply: Reply | None = None
 
@@ -86,7 +95,7 @@ class Turn:
             if not stream.check_end():
                 stream.cancel()
                 stream.check_end()
-            late = self.text.finish(stream.tokens[stream.prompt_end :])
+            late = self.text.finish()
             if late is not None and stream.error is None:
                 stream.fail(late)
             reply = self.describe()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import checks
 from ..engine.stream import rewind_point
-from ..errors import InvalidPrefix
+from ..errors import InvalidOption, InvalidPrefix
 
 if TYPE_CHECKING:
     from ..cache import State
@@ -40,10 +40,13 @@ def adopt(model: Model, warm: WarmState) -> tuple[State, int, list[int]]:
 
     Raises
     ------
+    InvalidOption : it is no WarmState.
     KvCacheShapeMismatch : the state was not made by this model.  InvalidPrefix : it holds fewer rows than the prefix.
     TokenOutOfRange, InvalidOption : its tokens are none of the model.
     """
-    state, vocab = warm.cache, model.config.vocab_size
+    if not isinstance(warm, WarmState):
+        raise InvalidOption(f"a warm start needs a WarmState, got {type(warm).__name__}")
+    state, vocab = warm.cache, model.n_tokens
     model.check_state(state)
     prefix = checks.integer("prefix_rows", warm.prefix_rows, 0, error=InvalidPrefix)
     if prefix > state.len:

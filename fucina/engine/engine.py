@@ -63,6 +63,21 @@ class _Rows(NamedTuple):
     wanted: int
 
 
+def _batch(rows: Sequence[_Rows]) -> RowBatch:
+    """All rows of a call, stream after stream; made for one stream without joining anything."""
+    tokens, positions, stream, wanted, end = [], [], [], [], 0
+    for i, (state, ids, want) in enumerate(rows):
+        n = len(ids)
+        tokens.append(ids)
+        positions.append(np.arange(state.len, state.len + n))
+        stream.append(np.full(n, i))
+        end += n
+        wanted.append(np.arange(end - want, end))
+    joined = (parts[0] if len(rows) == 1 else np.concatenate(parts) for parts in (tokens, positions, stream))
+    out_rows = wanted[0] if len(rows) == 1 else np.concatenate(wanted)
+    return RowBatch(*joined, [r.state for r in rows], out_rows)
+
+
 class Engine:
     """Runs passes of one model.
 
@@ -78,6 +93,8 @@ class Engine:
     ----------
     config, weights : of the family.
     context, cache_dtype, fingerprint : as given.
+    n_tokens : ids that a text may hold are below this.  Logits have `config.vocab_size` numbers, one per row of the
+        embedding; a padded vocabulary has more rows than tokens.
     """
 
     def __init__(
@@ -85,6 +102,7 @@ class Engine:
     ) -> None:
         self.family, self.config, self.weights = family, family.config, family.weights
         self.context, self.cache_dtype, self.fingerprint = context, cache_dtype, fingerprint
+        self.n_tokens: int = family.config.vocab_size
         self._interpreter = interpreter
         self._layout = Layout(family.parts)
         self._lock = threading.RLock()
@@ -172,32 +190,23 @@ class Engine:
             out = self._run(rows)
             for (state, ids, _), (_, _, want) in zip(rows, requests, strict=True):
                 if isinstance(want, str):
+                    state.owner = None
                     state.commit(len(ids))
         return out
 
     def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
-        lengths = [len(r.tokens) for r in rows]
-        tokens = np.concatenate([r.tokens for r in rows])
-        positions = np.concatenate(
-            [np.arange(r.state.len, r.state.len + n) for r, n in zip(rows, lengths, strict=True)]
-        )
-        stream = np.repeat(np.arange(len(rows)), lengths)
         states = [r.state for r in rows]
-        wanted = np.zeros(len(tokens), bool)
-        end = 0
-        for r, n in zip(rows, lengths, strict=True):
-            end += n
-            wanted[end - r.wanted : end] = True
-        for state, n in zip(states, lengths, strict=True):
-            state.begin(n)
+        batch = _batch(rows)
+        for state, ids, _ in rows:
+            state.begin(len(ids))
         try:
-            if len(tokens) <= MAX_ROWS:
-                out = self._interpreter.run(RowBatch(tokens, positions, stream, states, np.flatnonzero(wanted)))
+            if len(batch.tokens) <= MAX_ROWS:
+                out = self._interpreter.run(batch)
                 for state in states:
                     state.next_pass()
             else:
-                out = self._run_in_parts(tokens, positions, stream, states, wanted)
+                out = self._run_in_parts(batch)
         except BaseException:
             for state in states:
                 state.rollback()
@@ -206,24 +215,21 @@ class Engine:
             return [out]
         return np.split(out, np.cumsum([r.wanted for r in rows])[:-1])
 
-    def _run_in_parts(
-        self, tokens: np.ndarray, positions: np.ndarray, stream: np.ndarray, states: list[State], wanted: np.ndarray
-    ) -> np.ndarray:
+    def _run_in_parts(self, batch: RowBatch) -> np.ndarray:
         """More rows than fit in one pass."""
-        out = np.empty((np.count_nonzero(wanted), self.config.vocab_size), np.float32)
-        done = 0
-        for start in range(0, len(tokens), MAX_ROWS):
+        out = np.empty((len(batch.out_rows), self.config.vocab_size), np.float32)
+        for start in range(0, len(batch.tokens), MAX_ROWS):
             part = slice(start, start + MAX_ROWS)
-            taking = np.unique(stream[part])
-            those = [states[i] for i in taking]
-            rows = np.flatnonzero(wanted[part])
-            numbers = np.searchsorted(taking, stream[part])
-            out[done : done + len(rows)] = self._interpreter.run(
-                RowBatch(tokens[part], positions[part], numbers, those, rows)
+            taking = np.unique(batch.stream[part])
+            states = [batch.states[i] for i in taking]
+            stream = np.searchsorted(taking, batch.stream[part])
+            first, last = np.searchsorted(batch.out_rows, (start, start + MAX_ROWS))
+            rows = batch.out_rows[first:last] - start
+            out[first:last] = self._interpreter.run(
+                RowBatch(batch.tokens[part], batch.positions[part], stream, states, rows)
             )
-            for state in those:
+            for state in states:
                 state.next_pass()
-            done += len(rows)
         return out
 
     def check_tokens(self, tokens: Tokens) -> np.ndarray:
@@ -236,9 +242,9 @@ class Engine:
                 f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}"
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.config.vocab_size:
+        if low < 0 or high >= self.n_tokens:
             bad = low if low < 0 else high
-            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.n_tokens}")
         return ids.astype(np.int64)
 
     def check_state(self, state: State, where: str = "") -> None:
@@ -289,9 +295,9 @@ class Engine:
 
     @contextmanager
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Iterator[Self]:
-        """Inside the `with`, `function` takes the place of an op; `fucina.ops.override` lists them.
+        """Inside the `with`, `function` takes the place of an op; `fucina.ops.override.OVERRIDES` lists them.
 
-        The signatures are those of the functions in `fucina.ops.naive`: rms_norm(x [n], weight [n], eps),
+        The signatures are: rms_norm(x [n], weight [n], eps),
         linear(matrix [rows, cols], x [cols]), rope(x [heads, head_dim], cos, sin, pairing),
         attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale), swiglu(gate, up),
         geglu(gate, up).  Wrong shapes or values that are not finite come back as a ModelError that names the function.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -26,7 +26,9 @@ PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as
 
 
 class PassRunner(Protocol):
-    """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
+    """What a scheduler needs of an engine: `fucina.engine.Engine` has both, and so does a toy of a few lines."""
+
+    n_tokens: int
 
     def forward_rows(self, requests: Sequence[Any]) -> list[np.ndarray]:
         """See `Engine.forward_rows`."""
@@ -57,7 +59,7 @@ class Scheduler:
 
     Parameters
     ----------
-    engine : Engine, or anything that has its `forward_rows`.
+    engine : Engine, or anything that has its `forward_rows` and `n_tokens`.
     row_budget : rows of a pass at most, 1 to 128.
     stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
 
@@ -115,16 +117,22 @@ class Scheduler:
         own = sum(w.rows + len(w.draft) for w in decoding)
         context = sum(w.stream.state.len for w in decoding) / len(decoding) if decoding else 0.0
         requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
-        waiting = self._start_preparing(works)
-        start = perf_counter()
-        rows = self.engine.forward_rows(requests)
-        seconds = perf_counter() - start
-        drafted = sum(len(w.draft) for w in works)
-        total = sum(len(tokens) for _, tokens, _ in requests)
-        stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
-        self._share.learn(stats)
-        for work, logits in zip(works, rows, strict=True):
-            self._settle(work, logits, stats, waiting.get(id(work.stream)))
+        prepared: dict[int, Future[None]] = {}
+        try:
+            self._start_preparing(works, prepared)
+            start = perf_counter()
+            rows = self.engine.forward_rows(requests)
+            seconds = perf_counter() - start
+            if rows[0].shape[1] > self.engine.n_tokens:  # a padded vocabulary: no token belongs to the last logits
+                rows = [logits[:, : self.engine.n_tokens] for logits in rows]
+            drafted = sum(len(w.draft) for w in works)
+            total = sum(len(tokens) for _, tokens, _ in requests)
+            stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
+            self._share.learn(stats)
+            for work, logits in zip(works, rows, strict=True):
+                self._settle(work, logits, stats, prepared.get(id(work.stream)))
+        finally:  # after the step nobody but the caller works with a processor, also where the pass has failed
+            wait([future for future in prepared.values() if not future.cancel()])
         return stats
 
     def run(self, stream: Stream) -> Iterator[Stream]:
@@ -139,6 +147,9 @@ class Scheduler:
     def _settle(self, work: Work, logits: np.ndarray, stats: PassStats, prepared: Future[None] | None) -> None:
         """Commit what the rows of a stream say; an error ends this stream alone."""
         stream, draft = work.stream, work.draft
+        if not stream.owns_state:
+            stream.check_end()
+            return
         if not work.wanted:
             stream.state.commit(work.rows)
             return
@@ -165,18 +176,22 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------------
 
     def _plan(self, live: list[Stream]) -> list[Work]:
-        """Decode rows first, then their drafts, then chunks of prompts."""
-        budget = self.row_budget
+        """Decode rows first, then their drafts, then chunks of prompts.
+
+        Every stream that decodes has a row, as far as the budget goes, and so have the prompts together.
+        """
+        decoding, prompts = [s for s in live if s.decoding], [s for s in live if not s.decoding]
+        budget = self.row_budget - (1 if prompts and self.row_budget > 1 else 0)
+        if len(decoding) > budget:
+            decoding = self._rotated(decoding, budget)[:budget]
         works = []
-        decoding = [s for s in live if s.decoding]
-        for stream in self._rotated(decoding) if len(decoding) > budget else decoding:
-            if budget > 0:
-                works.append(Work(stream, min(stream.pending, budget)))
-                budget -= works[-1].rows
+        for others, stream in zip(reversed(range(len(decoding))), decoding, strict=True):
+            works.append(Work(stream, min(stream.pending, budget - others)))  # more than one where rows were lost
+            budget -= works[-1].rows
         self._draft(works, budget)
         works = [w for w in works if w.stream.finish is None]
         own = sum(w.rows + len(w.draft) for w in works)
-        prompts = self._rotated([s for s in live if not s.decoding])
+        prompts = self._rotated(prompts)
         budget = self._share.rows(own, self.row_budget, [s.state.len for s in prompts])
         for stream in prompts:
             if budget < 1:
@@ -185,9 +200,9 @@ class Scheduler:
             budget -= works[-1].rows
         return works
 
-    def _rotated(self, streams: list[Stream]) -> list[Stream]:
-        """The streams, another one first in each pass, so that a long prompt does not hold up a short one."""
-        at = self._turn % len(streams) if streams else 0
+    def _rotated(self, streams: list[Stream], by: int = 1) -> list[Stream]:
+        """The streams, beginning `by` further in each pass, so that a long prompt does not hold up a short one."""
+        at = self._turn * by % len(streams) if streams else 0
         return streams[at:] + streams[:at]
 
     def _draft(self, works: list[Work], budget: int) -> None:
@@ -210,18 +225,18 @@ class Scheduler:
 
     # --- work beside a pass -------------------------------------------------------------------------------------------
 
-    def _start_preparing(self, works: list[Work]) -> dict[int, Future[None]]:
-        """Start what processors want to do before their next row (a grammar's mask), on a thread beside the pass."""
-        started = {}
+    def _start_preparing(self, works: list[Work], started: dict[int, Future[None]]) -> None:
+        """Start what processors want to do before the next row is sampled (a grammar's mask), beside the pass.
+
+        A processor that has a `prepare` has it called on another thread, once per pass, after all its commits; the
+        pass that fails or is broken off waits for it too.
+        """
         for work in works:
-            prepare: Callable[[], None] | None = getattr(
-                getattr(work.stream.sampler, "processor", None), "prepare", None
-            )
-            if work.wanted and prepare is not None:
+            calls = [p.prepare for p in _processors(work.stream) if callable(getattr(p, "prepare", None))]
+            if work.wanted and calls:
                 if self._helper is None:
                     self._helper = ThreadPoolExecutor(1, "fucina-prepare")
-                started[id(work.stream)] = self._helper.submit(prepare)
-        return started
+                started[id(work.stream)] = self._helper.submit(_call_all, calls)
 
 
 class PrefillShare:
@@ -271,9 +286,7 @@ def _shared(stream: Stream, other: Stream) -> str | None:
     for name in ("state", "tokens", "sampler"):
         if getattr(stream, name) is getattr(other, name):
             return name
-    mine, theirs = (getattr(s.sampler, "processor", None) for s in (stream, other))
-    members = [set(map(id, getattr(p, "processors", (p,)))) for p in (mine, theirs) if p is not None]
-    if len(members) == 2 and members[0] & members[1]:
+    if {id(p) for p in _processors(stream)} & {id(p) for p in _processors(other)}:
         return "processor"
     if stream.drafter is not None and other.drafter is not None:
         return stream.drafter.shared_with(other.drafter)

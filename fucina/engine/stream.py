@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from .. import checks
-from ..errors import CannotRewind, InvalidDecodeState, KvCacheOverflow
+from ..errors import CannotRewind, InvalidDecodeState, KvCacheOverflow, SharedStream
 from .drafts import Drafter
 from .interrupts import HoldInterrupts
 
@@ -57,8 +57,9 @@ class Stream:
     max_tokens : int, optional
         The stream ends with this many committed tokens, at least 1.
     on_token : callable, optional
-        Called with each committed token.  A true answer ends the stream there: no later row is sampled, even inside an
-        accepted draft, so that draws and processor are where plain decoding would have left them.
+        Called with each committed token; to be quick, since Ctrl-C waits for it.  A true answer ends the stream there:
+        no later row is sampled, even inside an accepted draft, so that draws and processor are where plain decoding
+        would have left them.
     prefix_rows : int
     on_row : callable, optional
         Called with (number of tokens that a row is conditioned on, raw logits) before a row is sampled; for tests and
@@ -81,8 +82,8 @@ class Stream:
     """
 
     __slots__ = (
-        "cancelled", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows", "prompt_end",
-        "reused", "sampler", "state", "stop_token", "stop_tokens", "tokens",
+        "_key", "cancelled", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows",
+        "prompt_end", "reused", "sampler", "state", "stop_token", "stop_tokens", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +117,7 @@ class Stream:
         self.stop_token: int | None = None
         self.error: Exception | None = None
         self.cancelled = False
+        self._key = state.owner = object()
         self.keep_rows(len(tokens) - 1)  # the row of the newest token gives the first logits
         self.reused = self.cached
 
@@ -151,6 +153,11 @@ class Stream:
         """Whether the prompt is computed, and the first token is there."""
         return self.committed > 0
 
+    @property
+    def owns_state(self) -> bool:
+        """Whether nobody else has gone on from the state since the stream began."""
+        return self.state.owner is self._key
+
     def keep_rows(self, tokens: int) -> None:
         """Let the state hold rows of at most the first `tokens` tokens: of fewer where it cannot go back to that."""
         if self.cached > tokens:
@@ -165,7 +172,11 @@ class Stream:
     def check_end(self) -> bool:
         """Return whether the stream has ended, and say why in `finish` if nobody has."""
         if self.finish is None:
-            if self.remaining == 0 or self.room < 0:
+            if not self.owns_state:
+                self.fail(
+                    SharedStream("the state of this stream was used by somebody else; every stream needs its own")
+                )
+            elif self.remaining == 0 or self.room < 0:
                 self.finish = "length"
             elif self.cancelled:
                 self.finish = "cancelled"
@@ -173,7 +184,8 @@ class Stream:
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error of its own."""
-        self.error, self.finish = error, "error"
+        with HoldInterrupts():
+            self.error, self.finish = error, "error"
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -200,18 +212,15 @@ class Stream:
                 if self.on_row is not None:
                     self.on_row(len(tokens), rows[i])
                 token, position = self.sampler.choose(rows[i], tokens)
-                stops = token in self.stop_tokens
                 with HoldInterrupts():
                     self.sampler.commit(token, position)
-                    if stops:
+                    sampled += 1
+                    if token in self.stop_tokens:
                         self.stop_token, self.finish = token, "stop_token"
                     else:
                         tokens.append(token)
-                sampled += 1
-                if stops:
-                    break
-                if self.on_token is not None and self.on_token(token) and self.finish is None:
-                    self.finish = "ended"
+                        if self.on_token is not None and self.on_token(token) and self.finish is None:
+                            self.finish = "ended"
                 if self.check_end() or i == len(draft) or token != draft[i]:
                     break
         finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import InvalidOption
+from .interrupts import HoldInterrupts
 
 if TYPE_CHECKING:
     from ..tokenizers import Tokenizer
@@ -73,7 +75,8 @@ class StreamText:
     ----------
     tokenizer : of the model.
     stops : texts that end the stream; none of such a text is shown.
-    write : called with each piece as it is decided; one that raises ends its stream, and is not called again.
+    write : called with each piece as it is decided, and to return at once, since Ctrl-C waits for it; one that raises
+        ends its stream, and is not called again.
 
     Attributes
     ----------
@@ -87,14 +90,10 @@ class StreamText:
         self.tokenizer, self.stops, self._write = tokenizer, tuple(stops), write
         self.began, self.first, self.latest = perf_counter(), 0.0, 0.0
         self.completed = False
-        self._clear()
-
-    def _clear(self) -> None:
         self._stop = StopText(self.stops)
-        self._decoder = self.tokenizer.stream(begins=False)
+        self._decoder = tokenizer.stream(begins=False)
         self._pieces: list[str] = []
         self._shown = 0
-        self._whole = True  # False in the middle of a token: Ctrl-C may have come there
 
     @property
     def text(self) -> str:
@@ -110,37 +109,21 @@ class StreamText:
         """Take a committed token; return whether it completes a stop text."""
         self.latest = perf_counter()
         self.first = self.first or self.latest
-        self._whole = False
         text = self._stop.push(self._decoder.push(token))
         self.completed = self._stop.fired is not None
-        if text:
-            self._pieces.append(text)
-        self._whole = True
-        self._give(text)
+        self._add(text)
         return self.completed
 
-    def finish(self, tokens: Sequence[int]) -> Exception | None:
+    def finish(self) -> Exception | None:
         """End the text: give out what was held back, half a character (as U+FFFD) or the beginning of a stop text.
-
-        Parameters
-        ----------
-        tokens : all that the stream committed; where Ctrl-C broke into `take`, the text is made again from them.
 
         Returns
         -------
         What the writer raised, if it did.
         """
-        if not self._whole:
-            shown = len("".join(self._pieces[: self._shown]))
-            self._clear()
-            text = "".join(self._stop.push(self._decoder.push(token)) for token in tokens)
-            self.completed = self._stop.fired is not None
-            self._pieces, self._shown = [text[:shown], text[shown:]], 1
-        rest = self._stop.push(self._decoder.flush()) + self._stop.flush()
-        if rest:
-            self._pieces.append(rest)
         try:
-            self._give(rest)
+            with HoldInterrupts():  # what is taken from decoder and stop stands in the text
+                self._add(self._stop.push(self._decoder.flush()) + self._stop.flush())
         except Exception as error:
             return error
         return None
@@ -151,7 +134,9 @@ class StreamText:
         self._shown = len(self._pieces)
         return new
 
-    def _give(self, text: str) -> None:
+    def _add(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
         if text and self._write is not None:
             write, self._write = self._write, None  # one that fails is not called again
             write(text)
@@ -204,8 +189,9 @@ class TextStream(Generic[Result]):
 
     @property
     def result(self) -> Result:
-        """The result so far; complete when the iterator has ended."""
-        return self._peek()
+        """The result so far, as if the reader closed it now; complete when the iterator has ended."""
+        ended = inspect.getgeneratorstate(self._pieces) == inspect.GEN_CLOSED
+        return self._settle() if ended else self._peek()
 
     def _run(self) -> Generator[str, None, None]:
         try:

@@ -55,7 +55,7 @@ def measure(
         raise InvalidOption(
             f"{max(rows)} rows behind {max(contexts)} positions do not fit in a context of {model.context}"
         )
-    vocab, table = model.config.vocab_size, []
+    vocab, table = model.n_tokens, []
     for context in contexts:
         cache = model.new_cache(context + max(rows))
         model.forward_rows([(cache, [(7 * i + 11) % vocab for i in range(context)], "none")])

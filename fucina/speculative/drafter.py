@@ -91,7 +91,7 @@ class SourceDrafter(Drafter):
         self.cost = VerifyCost(self.options.table)
         self.stats = Stats()
         self._ledger = Ledger(self.options)
-        self._vocab = model.config.vocab_size if vocab is None else vocab
+        self._vocab = model.n_tokens if vocab is None else vocab
         self._seen: list[int] = []  # what the source was given
         self._stream: Stream | None = None  # whose text that is
         self._kind = "fallback"  # of the step under way, unless it verifies

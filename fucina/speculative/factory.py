@@ -47,7 +47,7 @@ def make_drafter(
     if speculative is True or isinstance(speculative, Options):
         options = speculative if isinstance(speculative, Options) else Options()
         ids = [reference_ids(model, document) for document in documents]  # all of them, before the first is indexed
-        index = SpeculationIndex(model.config.vocab_size, CascadeOptions(accounting_min_draft=options.min_draft))
+        index = SpeculationIndex(model.n_tokens, CascadeOptions(accounting_min_draft=options.min_draft))
         for document in ids:
             index.add_reference(document)
         return SourceDrafter(model, index, options)
@@ -83,7 +83,7 @@ def reference_ids(model: Model, document: Document) -> np.ndarray:
     if isinstance(document, (str, bytes)):
         ids = model.tokenizer.encode(document, special=False)
     elif isinstance(document, (Sequence, np.ndarray)):
-        ids = token_ids("a reference", document, model.config.vocab_size)
+        ids = token_ids("a reference", document, model.n_tokens)
     else:
         raise InvalidOption(f"a reference must be text or a sequence of token ids, got {type(document).__name__}")
     if not ids:

@@ -13,6 +13,7 @@ import pytest
 import fucina
 from fucina import hub
 from tests.chat_model import write_chat_model
+from tests.models import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -414,11 +415,21 @@ def test_info(cli, path):
     assert sum(t["bytes"] for t in document["tensors"]) == document["tensor_types"]["F32"]["bytes"]
     assert document["parameters"] * 4 == document["tensor_types"]["F32"]["bytes"]
     assert document["cache_bytes_per_position"] == 2 * 2 * 2 * (16 + 16)  # layers, heads, K and V, two bytes each
+    assert document["cache_bytes_of_windows"] == 0
     assert "tokenizer.chat_template" in document["metadata"]
     status, out, _ = cli("info", path, "--tensors", "--metadata")
     assert status == 0 and out.isascii()
     for expected in ("llama", "chat template", "token_embd.weight", "258 x 40", "general.architecture"):
         assert expected in out
+
+
+def test_info_of_a_family_with_windows(cli):
+    status, out, _ = cli("info", str(TINY / "gemma3.gguf"), "--json")
+    document = json.loads(out)
+    layer = 2 * 2 * (32 + 32)  # bytes, heads, K and V
+    assert status == 0 and document["cache_bytes_per_position"] == layer
+    assert document["cache_bytes_of_windows"] == 5 * layer * 192  # rows: a window of 8 and a pass of 128, in 64s
+    assert "at most 245,760 bytes of windows" in cli("info", str(TINY / "gemma3.gguf"))[1]
 
 
 def test_info_of_a_family_that_does_not_run_here(cli, tmp_path):

@@ -531,8 +531,25 @@ def test_a_reused_prompt_that_ends_in_prefill(model, monkeypatch, how):
             c.send_tokens_reuse(ids)
     monkeypatch.undo()
     check_state(c, complete=False)
+    assert c.history[:52] == [*ids[:50], 7, 8] and len(c.history) > 52
     reply = c.send_tokens_reuse(ids)
     assert reply.reused_prefix >= 50 and reply.tokens == fresh_reply(c, ids, 0).tokens
+
+
+@pytest.mark.parametrize("template", [None, "chatml"])
+def test_a_reused_prompt_that_leaves_nothing(model, template):
+    """Messages, turns and tokens are those of before; only rows may be gone."""
+    c, other = (Conversation(model, template=template, max_tokens=4) for _ in range(2))
+    for conversation in (c, other):
+        conversation.send("hi")
+        conversation.send("ho")
+    history, messages = list(c.history), list(c.messages)
+    c.send_tokens_reuse([*c.history[:9], 7], stream=True).close()
+    assert c.history == history and c.messages == messages
+    check_state(c, complete=False)
+    assert c.send("hm").tokens == other.send("hm").tokens
+    c.undo(3)
+    assert c.history == [] and c.messages == []
 
 
 @pytest.mark.parametrize("at", [1, 3])

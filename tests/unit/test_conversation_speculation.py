@@ -162,7 +162,7 @@ def test_every_way_to_lead_one(model, template, options):
     for speculation in (
         True,
         EAGER,
-        SpeculationIndex(model.config.vocab_size),
+        SpeculationIndex(model.n_tokens),
         SourceDrafter(model, Memory(plain.texts), EAGER),
         SourceDrafter(model, Memory(plain.texts, wrong=4), EAGER),
         SourceDrafter(model, Memory(plain.texts, wrong=1), EAGER),
@@ -343,7 +343,7 @@ def test_what_is_said_by_name(model):
 
 
 def test_a_source_of_ones_own_takes_documents_if_it_can(model):
-    index = SpeculationIndex(model.config.vocab_size, CascadeOptions(conversation=False))
+    index = SpeculationIndex(model.n_tokens, CascadeOptions(conversation=False))
     c = Conversation(model, template="chatml", speculation=SourceDrafter(model, index, EAGER))
     c.add_spec_reference([1, 2, 3])
     assert len(index.references) == 1

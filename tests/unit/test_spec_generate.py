@@ -90,7 +90,7 @@ def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40,
     pieces = [text.unread() for _ in scheduler.run(stream)]
     if stream.error is not None:
         raise stream.error
-    text.finish(stream.tokens[stream.prompt_end :])
+    text.finish()
     assert "".join([*pieces, text.unread()]) == text.text
     return (text.text, stream.tokens[stream.prompt_end :], stream.finish, text.fired), stream
 
