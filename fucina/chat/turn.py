@@ -14,8 +14,9 @@ from ..engine.text import StreamText, TextStream
 from ..generation import Generation, finish_reason
 
 if TYPE_CHECKING:
-    from .conversation import Conversation, Story
     from .messages import Message
+    from .story import Story
+    from .token_conversation import TokenConversation
 
 Write = Callable[[str], Any]
 
@@ -60,7 +61,7 @@ class Turn:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: TokenConversation,
         base: Story,
         before: Story,
         stream: Stream,

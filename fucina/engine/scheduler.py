@@ -7,7 +7,6 @@ would have alone, so that nothing here can change a token: the scheduler decides
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,13 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import SharedStream
+from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
-from .drafts import Draft, Drafter, PassStats, Verified
+from .drafts import Drafter, PassStats, Verified
+from .prefill import PREFILL_STRETCH, PrefillShare
 from .stream import Stream
-from .verify_cost import VerifyCost
-
-PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as long for the prompts that join it
 
 
 class PassRunner(Protocol):
@@ -217,11 +214,14 @@ class Scheduler:
             for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
                 requests.append((drafter, s, max(min(limit, s.room, s.remaining - 1), 0)))
-            for (w, _), draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
-                if isinstance(draft, Draft):
-                    w.draft = draft.tokens
+            drafts = kind.draft_many(requests, len(works))
+            for (w, _), (_, stream, most), draft in zip(group, requests, drafts, strict=True):
+                if isinstance(draft, Exception):
+                    stream.fail(draft)
+                elif all(0 <= token < self.engine.n_tokens for token in draft.tokens[:most]):
+                    w.draft = draft.tokens[:most]
                 else:
-                    w.stream.fail(draft)
+                    stream.fail(InvalidDraft(f"a drafter proposed {list(draft.tokens[:most])}, expected token ids"))
 
     # --- work beside a pass -------------------------------------------------------------------------------------------
 
@@ -239,48 +239,6 @@ class Scheduler:
                 started[id(work.stream)] = self._helper.submit(_call_all, calls)
 
 
-class PrefillShare:
-    """How many rows of prompts may join a pass, so that the streams that decode in it hardly wait.
-
-    The table of costs says how many rows make a pass `stretch` times as long; what passes really take corrects it.
-
-    Parameters
-    ----------
-    stretch : how many times as long a pass may take; infinity puts prompts first.
-    """
-
-    __slots__ = ("_cost", "_factor", "_unit", "stretch")
-
-    def __init__(self, stretch: float) -> None:
-        self.stretch = stretch
-        self._cost = VerifyCost()
-        self._unit = 0.0  # seconds per unit of the table's cost, of passes without prompts, smoothed
-        self._factor = 1.0  # measured correction of the number of rows
-
-    def rows(self, own: int, budget: int, contexts: Sequence[int]) -> int:
-        """Rows of prompts that may join `own` decode rows; at least one while the budget of rows allows it."""
-        left = budget - own
-        if own == 0 or left < 1 or not contexts or math.isinf(self.stretch):
-            return max(left, 0)
-        curve = self._cost.curve(max(contexts))  # a row looks back at every position of its own prompt
-        allowed, most = self.stretch * curve[own], len(curve) - 1
-        rows = own
-        while rows < min(budget, most) and curve[rows + 1] <= allowed:
-            rows += 1
-        return max(1, min(left, round((rows - own) * self._factor)))
-
-    def learn(self, stats: PassStats) -> None:
-        """Compare a pass that prompts have joined with those that had none."""
-        if not stats.rows:
-            return
-        seconds = stats.seconds / self._cost.curve(stats.context)[stats.rows]
-        if not stats.prefill:
-            self._unit = seconds if not self._unit else 0.8 * self._unit + 0.2 * seconds
-        elif self._unit and seconds > 0:
-            correction = (self.stretch * self._unit / seconds) ** 0.3
-            self._factor = min(max(self._factor * correction, 0.2), 1.5)
-
-
 def _shared(stream: Stream, other: Stream) -> str | None:
     """What two streams share although it belongs to one stream."""
     for name in ("state", "tokens", "sampler"):
@@ -291,3 +249,14 @@ def _shared(stream: Stream, other: Stream) -> str | None:
     if stream.drafter is not None and other.drafter is not None:
         return stream.drafter.shared_with(other.drafter)
     return None
+
+
+def _processors(stream: Stream) -> tuple[Any, ...]:
+    """The logit processors of a stream: those of a composition one by one."""
+    processor = getattr(stream.sampler, "processor", None)
+    return () if processor is None else tuple(getattr(processor, "processors", (processor,)))
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
