@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..models import LoadedFamily
 from ..ops.override import OVERRIDES
-from ..ops.rows import MAX_ROWS, RowBatch
+from ..ops.rows import MAX_ROWS, RowBatch, StreamRows, joined
 
 Tokens = Sequence[int] | np.ndarray
 Request = tuple[State, Tokens, str | int]
@@ -53,29 +53,6 @@ class Interpreter(Protocol):
 
     def close(self) -> None:
         """End the threads and let go of the weights."""
-
-
-class _Rows(NamedTuple):
-    """One stream's rows of a call, checked: logits are wanted of the last `wanted` of them."""
-
-    state: State
-    tokens: np.ndarray  # int64 [n]
-    wanted: int
-
-
-def _batch(rows: Sequence[_Rows]) -> RowBatch:
-    """All rows of a call, stream after stream; made for one stream without joining anything."""
-    tokens, positions, stream, wanted, end = [], [], [], [], 0
-    for i, (state, ids, want) in enumerate(rows):
-        n = len(ids)
-        tokens.append(ids)
-        positions.append(np.arange(state.len, state.len + n))
-        stream.append(np.full(n, i))
-        end += n
-        wanted.append(np.arange(end - want, end))
-    joined = (parts[0] if len(rows) == 1 else np.concatenate(parts) for parts in (tokens, positions, stream))
-    out_rows = wanted[0] if len(rows) == 1 else np.concatenate(wanted)
-    return RowBatch(*joined, [r.state for r in rows], out_rows)
 
 
 class Engine:
@@ -194,10 +171,10 @@ class Engine:
                     state.commit(len(ids))
         return out
 
-    def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
+    def _run(self, rows: Sequence[StreamRows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
         states = [r.state for r in rows]
-        batch = _batch(rows)
+        batch = joined(rows)
         for state, ids, _ in rows:
             state.begin(len(ids))
         try:
@@ -256,7 +233,7 @@ class Engine:
         if state.fingerprint != self.fingerprint:
             raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
 
-    def _check(self, requests: Sequence[Request]) -> list[_Rows]:
+    def _check(self, requests: Sequence[Request]) -> list[StreamRows]:
         """The rows of a call, or the error that names what is wrong with them."""
         if not requests:
             raise EmptyInput("a pass needs at least one stream, got none")
@@ -274,7 +251,7 @@ class Engine:
                 raise InvalidOption(
                     f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {want!r}"
                 )
-            checked.append(_Rows(state, ids, wanted))
+            checked.append(StreamRows(state, ids, wanted))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked

@@ -420,7 +420,6 @@ class ConversationMachine(RuleBasedStateMachine):
         replies = send_batch_tokens_reuse(cs, prompts)
         for (who, _, _, fuse), c, ids, reply, wanted in zip(members, cs, prompts, replies, expected, strict=True):
             c.sampler.processor.left = 0
-            o = self.oracles[who]
             if wanted is None:
                 assert reply.finish_reason == "error" and reply.tokens == []
                 continue
