@@ -412,7 +412,7 @@ class Conversation:
     def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
-        The turn is added to `base`; if it leaves nothing, the conversation is what it was.
+        If the turn leaves nothing, the conversation becomes `base`.
         """
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
@@ -436,7 +436,7 @@ class Conversation:
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
-        turn = Turn(self, self._story, base, stream, text, user)
+        turn = Turn(self, base, stream, text, user)
         self._story = base._replace(turn=turn)
         return turn
 
@@ -463,7 +463,7 @@ class Conversation:
         if self._story.turn is not turn:
             return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
-            self._become(turn.before._replace(latest=reply))
+            self._become(turn.base._replace(turn=None, latest=reply))
             return
         base = turn.base
         tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]

@@ -50,24 +50,16 @@ class Turn:
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
     text : what the reply says.
-    before : the conversation as it was, and is again if this turn leaves nothing.
-    base : the conversation that the prompt and the reply are added to.
+    base : the conversation as it is if this turn leaves nothing.
     start : tokens that the prompt shares with it.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.
     """
 
     def __init__(
-        self,
-        conversation: Conversation,
-        before: Story,
-        base: Story,
-        stream: Stream,
-        text: StreamText,
-        user: Message | None,
+        self, conversation: Conversation, base: Story, stream: Stream, text: StreamText, user: Message | None
     ) -> None:
-        self.conversation, self.before, self.base = conversation, before, base
-        self.stream, self.text, self.user = stream, text, user
+        self.conversation, self.base, self.stream, self.text, self.user = conversation, base, stream, text, user
         self.start = common_prefix(base.tokens, stream.tokens[:-1])
         self.reply: Reply | None = None
 
