@@ -23,6 +23,8 @@ from .verify_cost import VerifyCost
 
 PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long for the prompts that join it
 
+PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
+
 
 class PassRunner(Protocol):
     """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
@@ -172,10 +174,12 @@ class Scheduler:
     def _plan(self, live: list[Stream]) -> list[Work]:
         """Decode rows first, then their drafts, then chunks of prompts.
 
-        Every stream that decodes has a row, as far as the budget goes, and so have the prompts together.
+        Every stream that decodes has a row, as far as the budget goes; prompts have a part of the budget in any case.
         """
         decoding, prompts = [s for s in live if s.decoding], [s for s in live if not s.decoding]
-        budget = self.row_budget - (1 if prompts and self.row_budget > 1 else 0)
+        budget = self.row_budget
+        if prompts and budget > 1:
+            budget -= max(1, budget // PROMPT_PART)
         if len(decoding) > budget:
             decoding = self._rotated(decoding, budget)[:budget]
         works = []
