@@ -199,9 +199,11 @@ class State:
 
     def reset(self) -> None:
         """Forget every position, every checkpoint and an open transaction."""
-        marks = self._held.marks[:1]
+        held = self._held
+        marks = held.marks[:1]
         if self._banks and marks[0].position:
-            bank = self._banks.spare([m.bank for m in self._held.marks])
+            written = (held.open.source, held.open.target) if held.open else ()  # perhaps at this moment, by a pass
+            bank = self._banks.spare([*(m.bank for m in held.marks), *written])
             self._banks[bank].fill(0)
             marks = (Mark(0, bank),)
         self._held = Held(0, (0,) * len(self._strides), marks)

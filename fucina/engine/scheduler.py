@@ -22,6 +22,8 @@ from .drafts import Drafter, PassStats, Verified
 from .prefill import PREFILL_STRETCH, PrefillShare
 from .stream import Stream
 
+PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
+
 
 class PassRunner(Protocol):
     """What a scheduler needs of an engine: `fucina.engine.Engine` has both, and so does a toy of a few lines."""
@@ -176,10 +178,12 @@ class Scheduler:
     def _plan(self, live: list[Stream]) -> list[Work]:
         """Decode rows first, then their drafts, then chunks of prompts.
 
-        Every stream that decodes has a row, as far as the budget goes, and so have the prompts together.
+        Every stream that decodes has a row, as far as the budget goes; prompts have a part of the budget in any case.
         """
         decoding, prompts = [s for s in live if s.decoding], [s for s in live if not s.decoding]
-        budget = self.row_budget - (1 if prompts and self.row_budget > 1 else 0)
+        budget = self.row_budget
+        if prompts and budget > 1:
+            budget -= max(1, budget // PROMPT_PART)
         if len(decoding) > budget:
             decoding = self._rotated(decoding, budget)[:budget]
         works = []
