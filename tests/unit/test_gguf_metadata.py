@@ -1,4 +1,4 @@
-"""Typed metadata getters: right types pass, everything else says key, expected and found."""
+"""Typed metadata getters: right types pass, errors name the key, what was expected and what was found."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_repetition_is_accepted(model):
 
 
 def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40, state=None):
-    """What one stream says: (text, tokens, how it ended, stop text), and its state."""
+    """Run one stream: returns (text, tokens, how it ended, stop text), and the stream."""
     state = model.new_cache(len(ids) + max_tokens) if state is None else state
     text = StreamText(model.tokenizer, stops)
     stream = Stream(
