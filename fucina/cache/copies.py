@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
 from .parts import Part
-from .record import Held, Mark
+from .record import Held, Mark, SavedRows
 
 if TYPE_CHECKING:
     from .state import State
@@ -98,8 +98,20 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
     state.begin(end - start)
     for slot, planes in state._planes.items():
         planes.copy(source._planes[slot], first[planes.area], end)
-    written = state._low_after(end)
+    written = state._held.low_after(end, state._ring_strides)
     _adopt(state, end, tuple(f if f > start else w for f, w in zip(first, written, strict=True)), bank)
+
+
+def save_rows(state: State, low: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[SavedRows, ...]]:
+    """Copies of the rows below `low` that a rollback needs; before them, per area of planes, the first position held."""
+    held = state._held
+    copied = held.endangered(low, state.layout.areas)
+    saved = tuple(
+        (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
+        for slot, p in state._planes.items()
+        if p.area in copied
+    )
+    return tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low)), saved
 
 
 def _adopt(state: State, end: int, low: tuple[int, ...], bank: np.ndarray | None) -> None:

@@ -57,6 +57,10 @@ class Held(NamedTuple):
     marks: tuple[Mark, ...] = ()
     open: Open | None = None
 
+    def low_after(self, end: int, strides: Sequence[int]) -> tuple[int, ...]:
+        """First position held per area, once all positions below `end` have been written; no strides: no ring."""
+        return tuple([max(at, end - n) for at, n in zip(self.low, strides, strict=True)]) if strides else self.low
+
     def endangered(self, low: Sequence[int], areas: Sequence[Area]) -> set[int]:
         """Areas in which a pass at `len` would miss rows that it reads, if those below `low` were overwritten."""
         return {i for i, at in enumerate(low) if not areas[i].holds(self.len, at)}

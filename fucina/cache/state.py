@@ -50,7 +50,7 @@ class State:
         self._strides = self.layout.strides(self.capacity)
         self._words = [w for b, s in zip(self._buffers, self._strides, strict=True) for w in (b.ctypes.data, s)]
         self._banks = Banks(self.layout) if self.layout.recurrent else None
-        self._rings = any(area.kind == "ring" for area in self.layout.areas)
+        self._ring_strides = self._strides if any(area.kind == "ring" for area in self.layout.areas) else ()
         marks = (Mark(0, 0),) if self._banks else ()
         self._held = Held(0, (0,) * len(self._strides), marks)
         self.owner: object | None = None
@@ -90,18 +90,12 @@ class State:
         if self._banks:
             source = held.marks[-1].bank
             target = self._banks.spare([m.bank for m in held.marks])
-        low = self._low_after(end)
+        low = held.low_after(end, self._ring_strides)
         saved: tuple[SavedRows, ...] = ()
         if rows > self.layout.max_rows and low != held.low:
-            # A ring holds its window and the rows of one pass: several passes may overwrite rows that a pass after a
-            # rollback would read, so these are copied.  The other overwritten rows could only serve a rewind.
-            copied = held.endangered(low, self.layout.areas)
-            saved = tuple(
-                (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
-                for slot, p in self._planes.items()
-                if p.area in copied
-            )
-            low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
+            # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass
+            # after a rollback would read, so these are copied.  Other rows that go could only serve a rewind.
+            low, saved = copies.save_rows(self, low)
         self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved, get_ident()))
 
     def next_pass(self) -> None:
@@ -141,7 +135,7 @@ class State:
             raise NoOpenPass("another thread has begun a transaction of this state; expected one thread per state")
         if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
-        end, marks, low = held.len + rows, held.marks, self._low_after(held.len + transaction.rows)
+        end, marks, low = held.len + rows, held.marks, held.low_after(held.len + transaction.rows, self._ring_strides)
         if rows < transaction.rows:
             whole = zip(self.layout.areas, low, strict=False)
             if self._banks or not all(area.holds(end, first) for area, first in whole):
@@ -165,11 +159,6 @@ class State:
         for slot, first, rows in held.open.saved:
             self._planes[slot].put(first, rows)
         self._held = held._replace(open=None)
-
-    def _low_after(self, end: int) -> tuple[int, ...]:
-        """First position held per area, once all positions below `end` have been written."""
-        low = self._held.low
-        return tuple([max(at, end - n) for at, n in zip(low, self._strides, strict=True)]) if self._rings else low
 
     def _opened(self) -> Open:
         if self._held.open is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import checks
 from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
-from ..kernels.weighing import MAX_VOCAB
+from ..kernels.softmax_weights import MAX_VOCAB
 from .options import SamplerOptions
 from .processor import LogitProcessor, check_processor, reset_processor
 from .rng import MASK, CounterRng

@@ -23,8 +23,8 @@ BELOW = {
     "hub": "download errors known_models userdirs",
     "gguf": "checks errors replacing",
     "tokenizers": "checks errors gguf",
-    "kernels": "errors gguf userdirs",
     "cache": "checks errors",
+    "kernels": "cache errors gguf userdirs",
     "ops": "cache checks errors gguf kernels",
     "models": "cache errors gguf ops",
     "sampling": "checks defaults errors gguf kernels known_models",
@@ -40,8 +40,6 @@ BELOW = {
 }
 
 LINES = 300
-# Not yet.  This table only ever gets shorter, and its numbers smaller.
-LONGER = {"fucina/kernels/chunks.py": 310, "fucina/kernels/linear.py": 310}
 
 
 def modules():
@@ -130,4 +128,4 @@ def test_files_are_short():
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in modules().values()
     }
-    assert not {path: n for path, n in lengths.items() if n > LONGER.get(path, LINES - 1)}
+    assert not {path: n for path, n in lengths.items() if n >= LINES}

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.cache import parts
 from fucina.cache.parts import Kv, Latent, Layout, Recurrent
 from fucina.errors import ModelError
 from fucina.gguf import GgmlType
-from fucina.kernels import record as R
 from fucina.kernels.formats import FORMATS
 from fucina.kernels.record import COLS, HOST, ROWS
 from fucina.models import gemma3, llama
@@ -238,12 +236,6 @@ def test_every_op_of_the_vocabulary_is_ordered():
     assert ["linear_routed.q4_1", "linear_routed.q4_1", "swiglu", "quantise.q8.cols"] in chains
     text = explain(r.schedule, 2)
     assert text.isascii() and "routed rows" in text and "streams x 4" in text and "gate_exps [8 x 96 x 256]" in text
-
-
-def test_states_and_kernels_agree_on_sizes():
-    """Each side has its own constants: states do not import kernels."""
-    assert (parts.MAX_AREAS, parts.CHUNK, parts.MAX_ROWS) == (R.MAX_AREAS, R.CHUNK, R.MAX_ROWS)
-    assert R.area_word(R.MAX_AREAS - 1) + 2 <= R.STREAM_WORDS
 
 
 def test_row_spaces_count_their_rows():

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from fucina.cache import MAX_ROWS, Kv, Latent, Layout, Recurrent, State
-from fucina.cache.parts import MAX_AREAS
 from fucina.errors import CannotRewind, KvCacheOverflow, KvCacheShapeMismatch, NoOpenPass
-from fucina.kernels import record
 from tests.state_models import KINDS, PARTS, check_claims, extend, fail, run_pass, toy_state
 
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(0, 1000, 300)]
@@ -50,10 +48,6 @@ def test_areas_depend_on_the_family_alone():
     assert [s.area for s in layout.slots] == [0, 1, 3, 0, 2, 3, 1]
     assert layout.strides(10_000) == (10_048, 64, 128) and layout.strides(30) == (64, 64, 64)
     assert layout == Layout(list(PARTS), 8) != Layout(PARTS, 9) and hash(layout) == hash(Layout(PARTS, 8))
-
-
-def test_rings_have_room_for_what_a_native_pass_may_hold():
-    assert record.MAX_ROWS == MAX_ROWS and record.STREAM_WORDS >= 2 + 2 * MAX_AREAS
 
 
 def test_planes_of_one_kind_lie_in_order_without_gaps():
