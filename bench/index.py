@@ -1,4 +1,4 @@
-"""python -m bench.index: the suffix automaton over a million tokens of real text: time and memory a token.
+"""python -m bench.index: the suffix automaton over a million tokens of real text: time and memory per token.
 
 The text is the sources of Python's standard library, in order of their names, by the model's own tokenizer.
 """

@@ -68,7 +68,7 @@ def loop_period(tokens: Sequence[int]) -> int:
 
 
 def applies(task: Task, variant: str) -> bool:
-    """Whether a variant has something to say about a task."""
+    """Whether a variant is of use for a task."""
     return variant != "references alone" or bool(task.references)
 
 

@@ -22,7 +22,7 @@ from ..errors import (
     SharedBatchProcessor,
     SharedStream,
 )
-from .conversation import Conversation
+from .conversation import Conversation, UserMessage
 from .mailbox import Mailbox
 from .token_conversation import TokenConversation
 from .turn import Reply, Turn, Write
@@ -35,7 +35,9 @@ Writers = Sequence[Write | None] | None
 PATIENCE = 0.02  # seconds that a step waits for one slow writer, when no stream goes on
 
 
-def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writers: Writers = None) -> list[Reply]:
+def send_batch(
+    conversations: Sequence[Conversation], users: Sequence[UserMessage], writers: Writers = None
+) -> list[Reply]:
     """Send one message to each of several conversations and return their replies.
 
     Parameters
@@ -108,7 +110,7 @@ class TurnBatch:
         self.scheduler = Scheduler(model)
         self._mailboxes: dict[int, Mailbox] = {}  # by id(turn)
 
-    def send(self, conversation: Conversation, user: Any, write: Write | None = None) -> Turn:
+    def send(self, conversation: Conversation, user: UserMessage, write: Write | None = None) -> Turn:
         """Let a conversation take part with a message (see `Conversation.send`); its prompt is computed first.
 
         Raises the errors of `Conversation.send`, and those of `send_batch` for streams that do not go together.

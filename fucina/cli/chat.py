@@ -94,7 +94,7 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
     turns: list[dict[str, Any]] = []
     interrupted = False
     for message in messages:
-        stream: Any = conversation.send(message, stream=True)
+        stream = conversation.send(message, stream=True)
         ended = replies.play(stream, show=not args.json, stop_circles=args.stop_circles)
         reply = stream.result
         turns.append({**common.describe(reply, ended), "reused": reply.reused_prefix})

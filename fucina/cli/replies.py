@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import text
+
+if TYPE_CHECKING:
+    from ..chat import ReplyStream
+    from ..chat.circles import Circle
 
 INTERRUPTED = "interrupted"
 CIRCLE = "circle"
 _EVERY = 16  # pieces between two looks for a circle
 
 
-def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
+def play(stream: ReplyStream, show: bool, stop_circles: bool) -> str | None:
     """Run a reply to its end.
 
     Parameters
@@ -50,7 +54,7 @@ def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
     return None
 
 
-def _notice(circle: Any, stop_circles: bool) -> None:
+def _notice(circle: Circle, stop_circles: bool) -> None:
     what = "1 token" if circle.period == 1 else f"{circle.period} tokens"
     line = f"the reply runs in a circle (the same {what} {circle.repeats} times); "
     line += "it was ended" if stop_circles else "Ctrl-C ends it, --stop-circles would"

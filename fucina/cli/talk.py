@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
 from ..replacing import replacing
@@ -116,9 +116,9 @@ class _Terminal:
         self.refused = True
         tell(text)
 
-    def reply(self, begin: Callable[[], ReplyStream | Reply]) -> None:
+    def reply(self, begin: Callable[[], ReplyStream]) -> None:
         """Stream one reply."""
-        stream: Any = begin()
+        stream = begin()
         if replies.play(stream, show=True, stop_circles=self.stop_circles) == replies.INTERRUPTED:
             self.stopped = True
             show(" [stopped]")

@@ -76,21 +76,21 @@ class Metadata(Mapping[str, Any]):
 
     # --- scalars ------------------------------------------------------------------------------------------------
 
-    def _find(self, key: _str, wanted: _str, default: Any) -> Entry | None:
+    def _find(self, key: _str, expected: _str, default: Any) -> Entry | None:
         entry = self._entries.get(key)
         if entry is None and default is _REQUIRED:
-            raise GgufError(f"{self._where}: metadata key {shown(key)} is missing; wanted {wanted}")
+            raise GgufError(f"{self._where}: metadata key {shown(key)} is missing; expected {expected}")
         return entry
 
-    def _wrong(self, key: _str, wanted: _str, found: _str) -> GgufError:
-        return GgufError(f"{self._where}: metadata key {shown(key)}: wanted {wanted}, found {found}")
+    def _wrong(self, key: _str, expected: _str, found: _str) -> GgufError:
+        return GgufError(f"{self._where}: metadata key {shown(key)}: expected {expected}, found {found}")
 
-    def _scalar(self, key: _str, wanted: _str, types: frozenset[ValueType], default: Any) -> Any:
-        entry = self._find(key, wanted, default)
+    def _scalar(self, key: _str, expected: _str, types: frozenset[ValueType], default: Any) -> Any:
+        entry = self._find(key, expected, default)
         if entry is None:
             return default
         if entry.type not in types:
-            raise self._wrong(key, wanted, entry.describe())
+            raise self._wrong(key, expected, entry.describe())
         return entry.value
 
     def int(self, key: _str, default: Any = _REQUIRED) -> _int:
@@ -117,19 +117,21 @@ class Metadata(Mapping[str, Any]):
 
     # --- arrays -------------------------------------------------------------------------------------------------
 
-    def _array(self, key: _str, wanted: _str, types: frozenset[ValueType], default: Any, broadcast: _int | None) -> Any:
+    def _array(
+        self, key: _str, expected: _str, types: frozenset[ValueType], default: Any, broadcast: _int | None
+    ) -> Any:
         if broadcast is not None:
-            wanted += f" ({broadcast} of them, or one for all)"
-        entry = self._find(key, wanted, default)
+            expected += f" ({broadcast} of them, or one for all)"
+        entry = self._find(key, expected, default)
         if entry is None:
             return None
         if entry.item in types:
             if broadcast is not None and len(entry.value) != broadcast:
-                raise self._wrong(key, wanted, entry.describe())
+                raise self._wrong(key, expected, entry.describe())
             return entry.value
         if broadcast is not None and entry.type in types:
             return np.full(broadcast, entry.value, VALUE_DTYPES[entry.type])
-        raise self._wrong(key, wanted, entry.describe())
+        raise self._wrong(key, expected, entry.describe())
 
     def ints(self, key: _str, default: Any = _REQUIRED, broadcast: _int | None = None) -> np.ndarray:
         """An array of integers, as int64.

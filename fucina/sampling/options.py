@@ -68,8 +68,8 @@ class SamplerOptions:
             above, error = name in _ABOVE, InvalidSamplerOption
             value = checks.real(name, getattr(self, name), low, high, above=above, error=error)
             object.__setattr__(self, name, value)
-        for name, most in _INTEGERS.items():
-            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 0, most, InvalidSamplerOption))
+        for name, highest in _INTEGERS.items():
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 0, highest, InvalidSamplerOption))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "SamplerOptions":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,6 +29,12 @@ from .options import Options, Stats
 from .source import DraftSource, StepRecord, TopKRow, odds_of, usable, wants_top_k
 
 GATE = ("allows", "budget", "record")  # methods of a gate
+
+
+class Vocabulary(Protocol):
+    """What a drafter needs of a model: `fucina.engine.Engine` has it."""
+
+    n_tokens: int
 
 
 class SourceDrafter(Drafter):
@@ -64,7 +70,7 @@ class SourceDrafter(Drafter):
 
     def __init__(
         self,
-        model: Any,
+        model: Vocabulary,
         source: DraftSource,
         options: Options | None = None,
         *,

@@ -12,7 +12,7 @@ from ..checks import shown, token_ids
 from ..engine.drafts import Drafter
 from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
 from .cascade import CascadeOptions, SpeculationIndex
-from .drafter import SourceDrafter
+from .drafter import SourceDrafter, Vocabulary
 from .options import Options, Stats
 from .source import DraftSource
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 Document = str | bytes | Sequence[int] | np.ndarray
 
 
-class Vocabulary(Protocol):
-    """What drafts need of a model: `fucina.Model` has it."""
+class TextVocabulary(Vocabulary, Protocol):
+    """What references need of a model: `fucina.Model` has it."""
 
-    n_tokens: int
     tokenizer: Tokenizer
 
 
 def make_drafter(
-    model: Vocabulary,
+    model: TextVocabulary,
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
 ) -> Drafter | None:
@@ -74,7 +73,7 @@ def make_drafter(
     return SourceDrafter(model, speculative)
 
 
-def reference_ids(model: Vocabulary, document: Document) -> np.ndarray:
+def reference_ids(model: TextVocabulary, document: Document) -> np.ndarray:
     """Return the tokens of a document that may be quoted: int64 [n].
 
     Parameters

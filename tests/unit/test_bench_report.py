@@ -1,4 +1,4 @@
-"""What the tables, figures and the generated page say about known samples."""
+"""Tables, figures and the generated page of known samples."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_speculation_changes_nothing_but_the_passes(model):
 
 
 class Prophet:
-    """A draft source that knows what will be said."""
+    """A draft source that is given the reply beforehand."""
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -583,7 +583,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 @pytest.mark.parametrize("speculation", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
-    """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
+    """The pass has written rows, also those of a draft, and its logits are not sampled yet."""
     if speculation:
         speculation = SourceDrafter(model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False))
     c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
@@ -766,7 +766,7 @@ def fucina_other(model):
 
 
 def test_prefix_rows(model):
-    """Rows in front that belong to no token: they are seen, never dropped, and counted by nobody."""
+    """Rows in front that belong to no token: attention reads them, they are never dropped and never counted."""
     first = ChatFormat.CHATML.encode_turn(model.tokenizer, "hi")
     prefix = letters("a long memory")
     c = Conversation(model, template="chatml", max_tokens=4, capacity=100)

@@ -153,7 +153,7 @@ def test_numbers_out_of_range(tmp_path, name, key, value):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("key", [k for k in COUNTS if "." not in k or k.startswith("attention.head")])
 def test_numbers_of_the_wrong_type(tmp_path, name, key):
-    with pytest.raises(GgufError, match="wanted an integer"):
+    with pytest.raises(GgufError, match="expected an integer"):
         read_family(changed(tmp_path, name, {key: 2.0}))
 
 

@@ -21,7 +21,7 @@ def row(*values):
 
 
 def support(logits, **options):
-    """The tokens that a sampler emits over evenly spread draws, which must be what the reference says is possible."""
+    """The tokens that a sampler emits over evenly spread draws; they must be the reference's candidates."""
     options = SamplerOptions(temperature=options.pop("temperature", 1.0), **options)
     sampler = Sampler(options)
     drawn = {sampler.next(logits) for _ in range(400)}

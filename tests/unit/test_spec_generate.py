@@ -79,7 +79,7 @@ def test_repetition_is_accepted(model):
 
 
 def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40, state=None):
-    """What one stream says: (text, tokens, how it ended, stop text), and its state."""
+    """Run one stream: returns (text, tokens, how it ended, stop text), and the stream."""
     state = model.new_cache(len(ids) + max_tokens) if state is None else state
     text = StreamText(model.tokenizer, stops)
     stream = Stream(
@@ -184,7 +184,7 @@ def test_an_error_comes_after_the_text_before_it(model):
 
     class Masks(Logged):
         def process(self, logits, history):
-            if len(self.log) == 9:
+            if len(self.log) == 10:  # "reset" and nine tokens
                 logits[:] = -np.inf
 
     pieces = {}

@@ -89,7 +89,7 @@ def test_recurrent_parts_have_three_banks_and_one_more_per_checkpoint_in_use():
         (lambda: Latent(5, 3, 3), "3 numbers from 3 on of 5"),
         (lambda: Recurrent(()), "at least one size"),
         (lambda: Recurrent((2, 0)), "got 0"),
-        (lambda: State(PARTS, 4, "q8_0"), "one of f16, f32, got 'q8_0'"),
+        (lambda: State(PARTS, 4, "q8_0"), "one of 'f16', 'f32', got 'q8_0'"),
     ],
 )
 def test_impossible_parts_are_refused(make, message):
