@@ -56,7 +56,7 @@ class Watch:
         self.draws, self._hash = 0, blake2b(digest_size=5)
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
-        """Take note of a row."""
+        """Enter a row."""
         self.draws += 1
         self._hash.update(logits.tobytes())
 

@@ -22,8 +22,9 @@ from time import perf_counter
 from typing import Any
 
 import fucina
-from fucina.chat import Conversation, TurnBatch
+from fucina.chat import Conversation, Reply, TurnBatch
 from fucina.engine import Scheduler
+from fucina.engine.text import TextStream
 from fucina.errors import ResultsError
 from fucina.measure import results
 from fucina.measure.results import Spread
@@ -57,9 +58,16 @@ def prompt(i: int) -> str:
     return f"Tell me what you know about {SUBJECTS[i % len(SUBJECTS)]}, in a few sentences."
 
 
+def reply(c: Conversation, i: int) -> Reply:
+    """The whole reply of the i-th stream."""
+    out = c.send(prompt(i))
+    assert isinstance(out, Reply)
+    return out
+
+
 def one_after_another(cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
     """Seconds of decoding, and the tokens."""
-    replies = [c.send(prompt(i)) for i, c in enumerate(cs)]
+    replies = [reply(c, i) for i, c in enumerate(cs)]
     return sum(r.decode_seconds for r in replies), [r.tokens for r in replies]
 
 
@@ -122,6 +130,7 @@ def overhead(model: fucina.Model, tokens: int, options: dict[str, Any]) -> list[
     c = conversation(model, tokens, **options)
     with clocked(model) as passes:
         stream = c.send(prompt(0), stream=True)
+        assert isinstance(stream, TextStream)
         next(stream)  # prefill is done, and perhaps some steps
         done = len(passes)
         start = perf_counter()
@@ -166,14 +175,14 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
         body.append(
             [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]
         )
-    header = ["streams", "tokens a second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
+    header = ["streams", "tokens per second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
     out = [("N conversations together, and the same N one after another", (header, body))]
     body = []
     for label, turns in samples["overhead"].items():
         share = Spread.of([outside / inside for outside, inside in turns])
         each = Spread.of([1e6 * outside / (tokens - 1) for outside, _ in turns])
         body.append([label, spread(each), f"{share.median:.1%}"])
-    header = ["sampling", "microseconds a step", "of the pass"]
+    header = ["sampling", "microseconds per step", "of the pass"]
     return [*out, ("what a conversation takes beside the passes of its decode steps", (header, body))]
 
 

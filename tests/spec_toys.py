@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 
@@ -66,12 +67,7 @@ class ToyModel:
         return ToyState(capacity, self.recurrent)
 
     def row(self, tokens):
-        return (
-            np.random.RandomState(hash((self.seed, *tokens[-self.memory :])) % (1 << 32))
-            .randn(self.vocab)
-            .astype(np.float32)
-            * 2
-        )
+        return toy_row(self.vocab, self.seed, tuple(tokens[-self.memory :]))
 
     def forward_rows(self, requests):
         for state, tokens, _ in requests:
@@ -88,6 +84,12 @@ class ToyModel:
                 state.commit(len(tokens))
         self.passes.append(sum(len(t) for _, t, _ in requests))
         return out
+
+
+@cache
+def toy_row(vocab, seed, latest):
+    """The toy's logits after these tokens."""
+    return np.random.RandomState(hash((seed, *latest)) % (1 << 32)).randn(vocab).astype(np.float32) * 2
 
 
 class Replay:
@@ -171,7 +173,7 @@ def resume(stream):
 
 
 def decode(model, stream, steps=10**9):
-    """Run a stream to its end, or for so many steps; raises what ended it."""
+    """Run a stream to its end, or for a number of steps; raises what ended it."""
     scheduler = Scheduler(model)
     scheduler.add(stream)
     while steps > 0 and scheduler.step() is not None:

@@ -1,4 +1,16 @@
-"""A stream's state: what a forward pass leaves behind so that the next one need not recompute it."""
+"""A stream's state: what a forward pass leaves for the next one, so that nothing is computed twice.
+
+A state holds `len` positions.  A call that computes more of them is a transaction:
+
+    state.begin(rows)        the capacity is checked; from here on passes may write
+    ... a pass ...
+    state.next_pass()        after each pass in which the stream had rows (a long call is cut into several)
+    state.commit(rows)       `len` moves; or state.rollback(), and everything is as before
+
+What a pass writes is not part of the state until `commit`: rows at or past `len` are scratch, and of recurrent parts
+another bank than the committed one is written.  A transaction that was never closed, because Ctrl-C came between the
+lines, is rolled back by the next call for which it matters.
+"""
 
 from .parts import MAX_ROWS, Area, Kv, Latent, Layout, Part, Recurrent, Slot
 from .state import State, StateSnapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .. import checks, defaults
 from ..engine.text import stop_texts
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ..cache import State
     from ..model import Model
 
+UserMessage = str | Sequence[Any]  # text, or a list of text parts
+
 
 class Conversation(TokenConversation):
     """A conversation of several turns.
@@ -50,7 +52,7 @@ class Conversation(TokenConversation):
     max_tokens : int
         Tokens of one reply at most.
     think_off : bool
-        Prime replies with an empty reasoning block (a format), or tell the template `enable_thinking=False`.
+        Begin replies with an empty reasoning block (a format), or give the template `enable_thinking=False`.
     stop : str or sequence of str
         Texts that end a reply; none of such a text is given out, and nothing before it is lost.  An empty text stops
         nothing.
@@ -120,8 +122,14 @@ class Conversation(TokenConversation):
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
-    def send(self, user: str | Sequence[Any], stream: bool = False) -> Reply | ReplyStream:
-        """Say something and return the reply.
+    @overload
+    def send(self, user: UserMessage, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send(self, user: UserMessage, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send(self, user: UserMessage, stream: bool) -> Reply | ReplyStream: ...
+    def send(self, user: UserMessage, stream: bool = False) -> Reply | ReplyStream:
+        """Send a message and return the reply.
 
         Parameters
         ----------
@@ -130,12 +138,18 @@ class Conversation(TokenConversation):
 
         Raises
         ------
-        ContextFull : the conversation with this message leaves no room for a reply; nothing has changed.
+        ContextFull : the conversation with this message leaves no position for a reply; nothing has changed.
         ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
-        UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
+        UnknownMessages : the template renders whole conversations, and not all messages of this one came from `send`.
         """
         return self._answer(self._send_turn(user), stream)
 
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """Continue with text that is rendered already.
 
@@ -150,10 +164,16 @@ class Conversation(TokenConversation):
         ids = ids if self.history else self.model.tokenizer.with_bos(ids)
         return self._answer(self._append(ids), stream)
 
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: bool) -> Reply | ReplyStream: ...
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
 
-        The last token is always computed, since logits are not kept.  `reused_prefix` tells how many were not.
+        The last token is always computed, since logits are not kept.  `reused_prefix` counts those that were not.
 
         Raises
         ------
@@ -162,19 +182,31 @@ class Conversation(TokenConversation):
         """
         return self._answer(self._reuse_turn(ids), stream)
 
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
         return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
+    @overload
+    def regenerate(self, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def regenerate(self, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def regenerate(self, stream: bool) -> Reply | ReplyStream: ...
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.
 
         The draws go on, so that it is another reply unless it is greedy.
-        Raises NoSuchTurn if nothing has been said yet.
+        Raises NoSuchTurn if there is no reply yet.
         """
         self._end_turn()
         if not self._story.turns:
-            raise NoSuchTurn("there is no reply to make again: nothing has been said in this conversation")
+            raise NoSuchTurn("there is no reply to make again: this conversation has no turn yet")
         record, base = self._story.turns[-1], self._story.without(1)
         user = None if record.messages is None else self.messages[record.messages]
         if isinstance(self._template, ChatTemplate) and user is not None:
@@ -184,12 +216,13 @@ class Conversation(TokenConversation):
         return self._answer(self._begin(base, ids, user, before=self._story), stream)
 
     def undo(self, turns: int = 1) -> None:
-        """Take back the latest turns, message and reply; raises NoSuchTurn (not so many), InvalidOption (no number)."""
+        """Take back the latest turns, message and reply; raises NoSuchTurn (fewer exist), InvalidOption (no number)."""
         if isinstance(turns, bool) or not hasattr(turns, "__index__"):
-            raise InvalidOption(f"turns must be an integer, got {turns!r}")
+            raise InvalidOption(f"turns must be an integer, got {checks.shown(turns)}")
         self._end_turn()
         if not 0 <= turns <= len(self._story.turns):
-            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._story.turns)}")
+            number = checks.shown(turns)
+            raise NoSuchTurn(f"{number} turns cannot be undone, the conversation has {len(self._story.turns)}")
         self._become(self._story.without(int(turns)))
 
     def reset(self, system: str | None | EllipsisType = ...) -> None:
@@ -216,10 +249,10 @@ class Conversation(TokenConversation):
             self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
         return opening
 
-    def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
+    def _send_turn(self, user: UserMessage, write: Write | None = None) -> Turn:
         self._end_turn()
         if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # says that there is none
+            self._template = ChatTemplate.of(self.model)  # raises: there is none
         message = check_messages([{"role": "user", "content": user}])[0]
         if isinstance(self._template, ChatFormat):
             ids = self._template.encode_turn(

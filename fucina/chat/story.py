@@ -1,4 +1,4 @@
-"""What a conversation knows, as one immutable record that is replaced as a whole."""
+"""The contents of a conversation, as one immutable record that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TurnRecord(NamedTuple):
-    """Where a turn stands: tokens before it, tokens up to its reply, messages before it (None: not made by `send`)."""
+    """Counts that belong to a turn: tokens before it, tokens up to its reply, messages before it (None: not by `send`)."""
 
     start: int
     prompt_end: int
@@ -18,10 +18,10 @@ class TurnRecord(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What a conversation knows.
+    """The contents of a conversation.
 
     opening : the system message, if there is one.
-    tokens : all tokens, between turns.  messages : what `send` has seen and said, the system message included.
+    tokens : all tokens, between turns.  messages : those of `send` and their replies, the system message included.
     turns : a record per turn.  complete : whether `messages` is the whole conversation.
     turn : the reply that is being made.  latest : the latest reply.
     """

@@ -1,23 +1,23 @@
-"""A conversation as tokens: a state that grows from turn to turn, and the story that says what it holds.
+"""A conversation as tokens: a state that grows from turn to turn, and the story whose tokens it holds rows of.
 
-What a conversation knows is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or is
-taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state goes
-back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
+All that a conversation holds is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or
+is taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state
+goes back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import TYPE_CHECKING
 
+from ..checks import shown
 from ..engine.drafts import Drafter, common_prefix
 from ..engine.scheduler import Scheduler
 from ..engine.stream import Stream, rewind_point
 from ..engine.text import StreamText
 from ..errors import ContextFull, ConversationClosed, EmptyMessages, InvalidPrefix
 from ..sampling import Sampler, reset_processor
-from ..speculative.factory import Document, reference_ids, reference_source
+from ..speculative.factory import Document, reference_ids, reference_source, stats_of
 from .story import Story
 from .turn import Reply, ReplyStream, Turn, Write
 from .warm import WarmState
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class TokenConversation:
-    """What every way to lead a conversation shares; `Conversation` puts messages and templates on top.
+    """What every kind of prompt shares; `Conversation` adds messages and templates.
 
     Attributes
     ----------
-    model, sampler, drafter : what makes the replies.
-    stop, stop_ids, max_tokens : what ends them.
+    model, sampler, drafter : make the replies.
+    stop, stop_ids, max_tokens : end them.
     prefix_rows : int
         Rows of the cache before the first token; see `note_prefix_rows`.
     """
@@ -50,7 +50,7 @@ class TokenConversation:
     _state: State | None
     _story: Story
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------------------------
 
     @property
     def history(self) -> list[int]:
@@ -66,7 +66,7 @@ class TokenConversation:
 
     @property
     def messages(self) -> list[Message]:
-        """What `send` has seen and said, the system message included."""
+        """The messages of `send` and their replies, the system message included."""
         return self._story.messages
 
     @property
@@ -125,7 +125,7 @@ class TokenConversation:
         self._end_turn()
         if self.history or self.cache.len != rows:
             raise InvalidPrefix(
-                f"{rows!r} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
+                f"{shown(rows)} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
                 f"{len(self.history)} tokens: expected as many rows, and no token"
             )
         self.prefix_rows = int(rows)
@@ -135,7 +135,7 @@ class TokenConversation:
     @property
     def spec_stats(self) -> Stats | None:
         """Counts of all speculative steps so far; None if this conversation decodes plainly."""
-        return copy(getattr(self.drafter, "stats", None))
+        return stats_of(self.drafter)
 
     def add_spec_reference(self, document: Document) -> None:
         """Add a document that replies may quote, at any moment, also between the pieces of a reply.
@@ -164,7 +164,7 @@ class TokenConversation:
     def cancel(self) -> None:
         """End the reply that is being made at its next token, from any thread; without one, do nothing.
 
-        What was said by then stays.  A message that got no token of an answer is dropped.
+        The text so far stays.  A message that got no token of an answer is dropped.
         """
         turn = self._story.turn
         if turn is not None:
@@ -186,13 +186,13 @@ class TokenConversation:
     ) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
-        The turn is entered after those of `base`.  If it leaves nothing, the conversation becomes `before`, by default
-        the same.
+        The turn is entered after those of `base`.  If it ends without a token, the conversation becomes `before`, by
+        default the same.
         """
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
-        room = self.capacity - self.prefix_rows - len(ids)
-        if room < 1:
+        left = self.capacity - self.prefix_rows - len(ids)  # positions
+        if left < 1:
             prefix = f" after {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
             raise ContextFull(
                 f"the conversation has {len(ids)} tokens with this message{prefix}, and the context holds "
@@ -208,7 +208,7 @@ class TokenConversation:
             self.sampler,
             self.drafter,
             stop_tokens=self.stop_ids,
-            max_tokens=min(self.max_tokens, room),
+            max_tokens=min(self.max_tokens, left),
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
@@ -235,7 +235,7 @@ class TokenConversation:
         _ = self.cache
 
     def _enter(self, turn: Turn, reply: Reply) -> None:
-        """A turn has ended: enter it, unless it left nothing."""
+        """Enter a turn that has ended, unless it gained no token."""
         if self._story.turn is not turn:
             return  # entered before
         if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
@@ -249,7 +249,7 @@ class TokenConversation:
         self._story = story
 
     def _keep_rows(self, tokens: Sequence[int]) -> None:
-        """Let the state hold rows of tokens that stand at the beginning of `tokens` as well as of the history."""
+        """Let the state hold rows of the tokens with which both `tokens` and the history begin, and no others."""
         cached = self.cache.len - self.prefix_rows
         keep = common_prefix(self.history[:cached], tokens)
         if keep < cached:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from ..engine.drafts import common_prefix
 from ..engine.stream import Stream
 from ..engine.text import StreamText, TextStream
 from ..generation import Generation, finish_reason
+from ..speculative.factory import stats_of
 
 if TYPE_CHECKING:
     from .messages import Message
@@ -23,16 +23,16 @@ Write = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generation):
-    """What the assistant answered: a `Generation`, and what only a conversation knows.
+    """What the assistant answered: a `Generation`, with fields that only conversations have.
 
     text : exactly the pieces that were streamed, joined.
-    tokens : those that now stand in the conversation; a token that completed a stop text does not.
+    tokens : those that are part of the conversation now; a token that completed a stop text is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" or
     "error".
     prompt_tokens : all tokens before the reply.  reused_prefix : those of them that were in the cache already.
     stop_index : which of the stop texts fired, or None.
     error : what ended the reply, in a batch that isolates failures.
-    sampled : tokens that were paid for: one that completed a stop text counts, an end token does not.
+    sampled : tokens that were computed: one that completed a stop text counts, an end token does not.
     """
 
     reused_prefix: int = 0
@@ -42,7 +42,7 @@ class Reply(Generation):
 
 
 class ReplyStream(TextStream[Reply]):
-    """The text of a reply, in pieces; `result` is a `Reply`."""
+    """Text pieces of a reply; `result` is its `Reply`."""
 
 
 class Turn:
@@ -51,9 +51,9 @@ class Turn:
     Attributes
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
-    text : what the reply says.
+    text : the text of the reply.
     base : the conversation that this turn is entered into.
-    before : the conversation as it is if this turn leaves nothing.
+    before : the conversation as it was, and is again if this turn ends without a token.
     start : tokens that the prompt shares with `base`.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.
@@ -122,7 +122,7 @@ class Turn:
             self.conversation.sampler.options.seed,
             (text.first or now) - text.began,
             text.latest - text.first,
-            copy(getattr(stream.drafter, "stats", None)),
+            stats_of(stream.drafter),
             stream.reused,
             None if text.fired is None else text.stops.index(text.fired),
             stream.error,

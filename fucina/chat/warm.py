@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class WarmState:
     """A state and the tokens whose rows it holds, after `prefix_rows` rows that belong to no token.
 
-    `newest` is the last token of a reply that was cut off: it stands after the others, its row is yet to be computed.
+    `newest` is the last token of a reply that was cut off: it comes after the others, its row is yet to be computed.
     """
 
     cache: State

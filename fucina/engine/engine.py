@@ -1,4 +1,4 @@
-"""The engine: passes over the rows of streams.  It knows token ids and states, no text.
+"""The engine: passes over the rows of streams.  It works on token ids and states, not on text.
 
 `Engine` checks everything that comes from outside, cuts work into passes of at most 128 rows, and lets states keep
 what was computed only when every pass of a call has succeeded.
@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..errors import (
 from ..models import LoadedFamily
 from ..ops.override import OVERRIDES
 from ..ops.rows import MAX_ROWS, RowBatch
+from .call import CallRows, batch_of
 
 Tokens = Sequence[int] | np.ndarray
 Request = tuple[State, Tokens, str | int]
@@ -46,36 +47,13 @@ class Interpreter(Protocol):
         """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
 
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
         """Let a function take the place of an op; returns what undoes it."""
 
     def close(self) -> None:
-        """End the threads and let go of the weights."""
-
-
-class _Rows(NamedTuple):
-    """One stream's rows of a call, checked: logits are wanted of the last `wanted` of them."""
-
-    state: State
-    tokens: np.ndarray  # int64 [n]
-    wanted: int
-
-
-def _batch(rows: Sequence[_Rows]) -> RowBatch:
-    """All rows of a call, stream after stream; made for one stream without joining anything."""
-    tokens, positions, stream, wanted, end = [], [], [], [], 0
-    for i, (state, ids, want) in enumerate(rows):
-        n = len(ids)
-        tokens.append(ids)
-        positions.append(np.arange(state.len, state.len + n))
-        stream.append(np.full(n, i))
-        end += n
-        wanted.append(np.arange(end - want, end))
-    joined = (parts[0] if len(rows) == 1 else np.concatenate(parts) for parts in (tokens, positions, stream))
-    out_rows = wanted[0] if len(rows) == 1 else np.concatenate(wanted)
-    return RowBatch(*joined, [r.state for r in rows], out_rows)
+        """End the threads and release the weights."""
 
 
 class Engine:
@@ -119,11 +97,11 @@ class Engine:
         return self._interpreter.threads
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
         return self._interpreter.explain()
 
     def close(self) -> None:
-        """End the threads and let go of the weights.  The engine cannot be used afterwards."""
+        """End the threads and release the weights.  The engine cannot be used afterwards."""
         with self._passes():
             self._interpreter.close()
 
@@ -148,7 +126,7 @@ class Engine:
     # --- passes -------------------------------------------------------------------------------------------------------
 
     def logits(self, tokens: Tokens) -> np.ndarray:
-        """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
+        """Logits after every position of a new stream: float32 [len(tokens), vocab]."""
         ids = self.check_tokens(tokens)
         return self.forward(ids, self.new_cache(len(ids)))
 
@@ -168,7 +146,7 @@ class Engine:
         Parameters
         ----------
         requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
-            Or a number: the logits of so many last rows, and this state is not advanced: it waits for the caller's
+            Or a number n: the logits of the last n rows, and this state is not advanced: it waits for the caller's
             `state.commit(rows)`, with as many of the rows as are to be kept.
 
         Returns
@@ -194,10 +172,10 @@ class Engine:
                     state.commit(len(ids))
         return out
 
-    def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
+    def _run(self, rows: Sequence[CallRows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
         states = [r.state for r in rows]
-        batch = _batch(rows)
+        batch = batch_of(rows)
         for state, ids, _ in rows:
             state.begin(len(ids))
         try:
@@ -256,8 +234,8 @@ class Engine:
         if state.fingerprint != self.fingerprint:
             raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
 
-    def _check(self, requests: Sequence[Request]) -> list[_Rows]:
-        """The rows of a call, or the error that names what is wrong with them."""
+    def _check(self, requests: Sequence[Request]) -> list[CallRows]:
+        """The rows of a call, checked."""
         if not requests:
             raise EmptyInput("a pass needs at least one stream, got none")
         checked = []
@@ -272,9 +250,9 @@ class Engine:
             wanted = _WANTS[want](len(ids)) if isinstance(want, str) and want in _WANTS else want
             if type(wanted) is not int or not 0 <= wanted <= len(ids):
                 raise InvalidOption(
-                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {want!r}"
+                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {checks.shown(want)}"
                 )
-            checked.append(_Rows(state, ids, wanted))
+            checked.append(CallRows(state, ids, wanted))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked

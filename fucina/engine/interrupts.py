@@ -7,9 +7,14 @@ things in four objects.
 
 from __future__ import annotations
 
-import _signal as signals  # what `signal` wraps: three calls per token should not each make an enum member
 import threading
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal as signals
+else:
+    import _signal as signals  # what `signal` wraps: three calls per token should not each make an enum member
 
 
 class HoldInterrupts:

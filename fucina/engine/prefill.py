@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from .drafts import PassStats
 from .verify_cost import VerifyCost
 
-PREFILL_STRETCH = 1.8  # a pass with decode rows may take about so many times as long for the prompts that join it
+PREFILL_STRETCH = 1.8  # a pass with decode rows may take about this many times as long for the prompts that join it
 
 
 class PrefillShare:
     """How many rows of prompts may join a pass, so that the streams that decode in it hardly wait.
 
-    The table of costs says how many rows make a pass `stretch` times as long; what passes really take corrects it.
+    How many rows make a pass `stretch` times as long follows from the table of costs, and is corrected by the times that
+    passes really take.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ class PrefillShare:
         if own == 0 or left < 1 or not contexts or math.isinf(self.stretch):
             return max(left, 0)
         curve = self._cost.curve(max(contexts))  # a row looks back at every position of its own prompt
-        allowed, most = self.stretch * curve[own], len(curve) - 1
-        fitting = (rows for rows in range(own + 1, min(budget, most) + 1) if curve[rows] <= allowed)
+        allowed, last = self.stretch * curve[own], len(curve) - 1
+        fitting = (rows for rows in range(own + 1, min(budget, last) + 1) if curve[rows] <= allowed)
         rows = max(fitting, default=own)
         return max(1, min(left, round((rows - own) * self._factor)))
 

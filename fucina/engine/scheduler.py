@@ -15,11 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..checks import shown
 from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
 from .drafts import Drafter, PassStats, Verified
 from .prefill import PREFILL_STRETCH, PrefillShare
 from .stream import Stream
+
+PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
 
 
 class PassRunner(Protocol):
@@ -142,7 +145,7 @@ class Scheduler:
                 yield stream
 
     def _settle(self, work: Work, logits: np.ndarray, stats: PassStats, prepared: Future[None] | None) -> None:
-        """Commit what the rows of a stream say; an error ends this stream alone."""
+        """Sample the rows of a stream and commit the tokens; an error ends this stream alone."""
         stream, draft = work.stream, work.draft
         if not stream.owns_state:
             stream.check_end()
@@ -175,10 +178,12 @@ class Scheduler:
     def _plan(self, live: list[Stream]) -> list[Work]:
         """Decode rows first, then their drafts, then chunks of prompts.
 
-        Every stream that decodes has a row, as far as the budget goes, and so have the prompts together.
+        Every stream that decodes has a row, as far as the budget goes; prompts have a part of the budget in any case.
         """
         decoding, prompts = [s for s in live if s.decoding], [s for s in live if not s.decoding]
-        budget = self.row_budget - (1 if prompts and self.row_budget > 1 else 0)
+        budget = self.row_budget
+        if prompts and budget > 1:
+            budget -= max(1, budget // PROMPT_PART)
         if len(decoding) > budget:
             decoding = self._rotated(decoding, budget)[:budget]
         works = []
@@ -204,22 +209,25 @@ class Scheduler:
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
-        asked = [w for w in works if w.stream.drafter is not None and w.stream.pending == 1]
         limit = budget // max(len(works), 1)
-        for kind in dict.fromkeys(type(w.stream.drafter) for w in asked):
-            group = [w for w in asked if type(w.stream.drafter) is kind]
+        groups: dict[type[Drafter], list[tuple[Work, Drafter]]] = {}
+        for w in works:
+            if (drafter := w.stream.drafter) is not None and w.stream.pending == 1:
+                groups.setdefault(type(drafter), []).append((w, drafter))
+        for kind, group in groups.items():
             requests: list[tuple[Drafter, Stream, int]] = []
-            for w in group:
+            for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
-                requests.append((s.drafter or Drafter(), s, max(min(limit, s.room, s.remaining - 1), 0)))
+                requests.append((drafter, s, max(min(limit, s.free_rows, s.remaining - 1), 0)))
             drafts = kind.draft_many(requests, len(works))
-            for w, (_, stream, most), draft in zip(group, requests, drafts, strict=True):
+            for (w, _), (_, stream, longest), draft in zip(group, requests, drafts, strict=True):
                 if isinstance(draft, Exception):
                     stream.fail(draft)
-                elif all(0 <= token < self.engine.n_tokens for token in draft.tokens[:most]):
-                    w.draft = draft.tokens[:most]
+                elif all(0 <= token < self.engine.n_tokens for token in draft.tokens[:longest]):
+                    w.draft = draft.tokens[:longest]
                 else:
-                    stream.fail(InvalidDraft(f"a drafter proposed {list(draft.tokens[:most])}, expected token ids"))
+                    found = shown(list(draft.tokens[:longest]))
+                    stream.fail(InvalidDraft(f"a drafter proposed {found}, expected token ids"))
 
     # --- work beside a pass -------------------------------------------------------------------------------------------
 

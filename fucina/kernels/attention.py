@@ -7,9 +7,9 @@ never read: what lies there may be anything.
 
 from __future__ import annotations
 
+from ..cache.parts import CHUNK
 from . import record as R
 from .chunks import (
-    CHUNK,
     Shape,
     Tile,
     chunk,
@@ -82,9 +82,9 @@ class Pass:
         `first`: the first chunk that no row sees from its middle on; `top`: one past the last position that any sees.
         """
         k = self.k
-        rows.set(k.int(0))
-        first.set(k.int(0))
-        top.set(k.int(0))
+        rows.set(k.i64(0))
+        first.set(k.i64(0))
+        top.set(k.i64(0))
         same = lambda i: k.row(r + k.min(i, most - 1), R.STREAM).eq(k.row(r, R.STREAM))
         with k.loop(lambda: (rows.get() < most) & same(rows.get())):
             lo, _, _ = self.span(r + rows.get())
@@ -145,7 +145,7 @@ def attend(k: Emitter, shape: Shape) -> None:
             r.set(u.get() % m)
             p.join(r.get(), k.min(k.min(m - r.get(), k.u1 - u.get()), size), rows, first, top)
             with k.when(rows.get().eq(1)):  # nothing to share: all its chunks are its own
-                first.set(k.int(1 << 40))
+                first.set(k.i64(1 << 40))
         clear(k, shape, rows.get() * heads, state.get())
         with k.range(0, rows.get()) as i:
             _, a, b = p.span(r.get() + i)

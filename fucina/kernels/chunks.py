@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import record as R
+from ..cache.parts import CHUNK
 from .lang import F8, F32, I16, LOWEST, Emitter, Value, vec
 
-CHUNK = R.CHUNK
 AHEAD = 4  # positions whose scores are computed together
 WIDE = 4  # vectors of eight of a value that are weighed together, at most
-LINE = 64  # bytes of a cache line
 NEAR = 12288  # bytes that a tile's queries may take of the nearest cache
 
 
@@ -87,12 +85,6 @@ def four_sums(k: Emitter, v: list[Value]) -> Value:
     return h.shuffle([0, 1, 2, 3]) + h.shuffle([4, 5, 6, 7])
 
 
-def ask(k: Emitter, at: Value, size: int) -> None:
-    """Ask memory for `size` bytes that will be needed soon."""
-    for line in range(0, size, LINE):
-        k.prefetch(at + line)
-
-
 def scores(
     k: Emitter, shape: Shape, queries: list[Value], keys: Value, n: Value, out: Value, scale: Value, values: Value
 ) -> None:
@@ -108,8 +100,8 @@ def scores(
 
 
 def ask_next(k: Emitter, shape: Shape, keys: Value, values: Value, t: Value) -> None:
-    ask(k, values + t * (shape.v_step * shape.size), AHEAD * shape.v_step * shape.size)
-    ask(k, keys + (t + CHUNK) * (shape.k_dim * shape.size), AHEAD * shape.k_dim * shape.size)
+    k.prefetch(values + t * (shape.v_step * shape.size), AHEAD * shape.v_step * shape.size)
+    k.prefetch(keys + (t + CHUNK) * (shape.k_dim * shape.size), AHEAD * shape.k_dim * shape.size)
 
 
 def dots(k: Emitter, shape: Shape, queries: list[Value], key, out: Value, scale: Value) -> None:
@@ -180,7 +172,7 @@ def some_vectors(k: Emitter, shape: Shape, wide: int, part) -> None:
     with k.range(0, vectors - vectors % wide, wide) as j:
         part(j, wide)
     if vectors % wide:
-        part(k.int(vectors - vectors % wide), vectors % wide)
+        part(k.i64(vectors - vectors % wide), vectors % wide)
 
 
 def weigh(k: Emitter, shape: Shape, n: Value, values: Value, mine: Value, state: Value) -> None:

@@ -17,7 +17,6 @@ from .registry import kernel
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
-LINE = 64  # bytes of a cache line
 BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
@@ -88,9 +87,6 @@ class Dots:
         for row in self.t.rows:
             self.sum[row].add(w, self.t.x(row, offset, step))
 
-    def total(self, row: int) -> Value:
-        return self.sum[row].total()
-
 
 # --- formats: what one block adds to each row -----------------------------------------------------------------
 
@@ -120,7 +116,7 @@ def q4_1(t: Tile) -> None:
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         dx, sx = t.d(r), t.s(r)  # loaded before the sum, else LLVM spills weights instead (AVX2)
-        total = dots.total(r).float()
+        total = dots.sum[r].total().float()
         t.gain(r, d * dx, total)
         t.gain(r, m, sx)
 
@@ -151,7 +147,7 @@ def scaled(t: Tile, dots: Dots) -> None:
     d = t.half(0)
     for r in t.rows:
         dx = t.d(r)
-        t.gain(r, d * dx, dots.total(r).float())
+        t.gain(r, d * dx, dots.sum[r].total().float())
 
 
 def q4_k(t: Tile) -> None:
@@ -168,10 +164,10 @@ def q4_k(t: Tile) -> None:
         for r in t.rows:
             total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
     less = [k.const(LANES, 0) for _ in t.rows]
-    for j in range(4):
-        mins = t.int8_pairs(96 + 16 * j)  # of parts 2j and 2j + 1
+    for i in range(4):
+        mins = t.int8_pairs(96 + 16 * i)  # of parts 2i and 2i + 1
         for r in t.rows:
-            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, j).bits(PAIRS))
+            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, i).bits(PAIRS))
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         t.gain(r, d * t.d(r), total[r].get().float())
@@ -217,8 +213,7 @@ def ask_ahead(k: Emitter, at: Value, size: int) -> None:
     pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
     AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
     """
-    for line in range(0, size, LINE):
-        k.prefetch(at + (AHEAD + line))
+    k.prefetch(at, size, AHEAD)
 
 
 def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
@@ -232,8 +227,8 @@ def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d,
     starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
         ask_ahead(k, w + b * f.packed, f.packed)
-        here = [[p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays)]
-        BLOCKS[fmt](Tile(k, w + b * f.packed, *here, acc))
+        x_at, d_at, s_at = ([p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays))
+        BLOCKS[fmt](Tile(k, w + b * f.packed, x_at, d_at, s_at, acc))
     return [a.get() for a in acc]
 
 

@@ -36,6 +36,8 @@ The parameter `s` of a matrix product is the address of what `formats.FORMATS[FM
 formats read neither d nor s).
 """
 
+from ..cache.parts import MAX_AREAS
+
 # --- stage record ---------------------------------------------------------------------------------------------
 FN = 0  # address of the kernel
 RULE = 1  # what a unit is: one of the rules below
@@ -72,12 +74,8 @@ ROW_BYTES = ROW_WORDS * 8
 # --- stream table: one entry per stream of the pass -----------------------------------------------------------
 STREAM_FIRST, STREAM_ROWS = range(2)  # its first row in the pass, and how many it has
 STREAM_STATE = 2  # from here on: the words of its state, two per area
-STREAM_WORDS = 16
+STREAM_WORDS = STREAM_STATE + 2 * MAX_AREAS
 STREAM_BYTES = STREAM_WORDS * 8
-MAX_AREAS = (STREAM_WORDS - STREAM_STATE) // 2
-
-CHUNK = 64  # attention works in chunks that start at absolute multiples of this
-MAX_ROWS = 128  # rows per pass: few enough that a cancelled prefill ends soon
 
 
 def area_word(area: int) -> int:

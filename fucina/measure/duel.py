@@ -128,7 +128,7 @@ class Worker:
             self._process.stdin.flush()
             return self._receive()
         except BrokenPipeError:
-            return self._receive()  # raises, with what the process had to say
+            return self._receive()  # raises, with the last lines of the process
         finally:
             watchdog.cancel()
             self._signal("SIGSTOP")

@@ -59,7 +59,6 @@ def test_generate_json(cli, path, model):
 
 
 def test_a_printed_seed_repeats_the_run(cli, path):
-    """Case C12."""
     options = ("generate", "ab", "-n", 12, "-t", "1.3", "--top-p", "0.95", "--json", *naive(path))
     status, out, err = cli(*options)
     first = json.loads(out)
@@ -283,7 +282,7 @@ def test_chat_commands(terminal, tmp_path):
     assert first == again == third and without == hi and with_system != hi
     told = err.splitlines()
     for line in (
-        "there is no reply to make again: nothing has been said in this conversation",
+        "there is no reply to make again: this conversation has no turn yet",
         "1 turns cannot be undone, the conversation has 0", "7 turns cannot be undone, the conversation has 1",
         "taken back; 1 message left", "taken back; 0 messages left", "/undo takes a number of turns, got x",
         f"saved {saved}", "/save needs the name of a file", "no system message", "begun anew", "be",
@@ -392,12 +391,12 @@ def test_defaults_are_the_same_everywhere(cli):
         for command in ("generate", "chat"):
             if name != "seed":
                 text = " ".join(cli(command, "--help")[1].split())
-                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # behind the usage line
+                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # after the usage line
                 assert f"({value:g})" in flag[:120], (command, name)
 
 
 def test_chat_without_a_template(cli, tmp_path):
-    """Case B6: said before any model is loaded."""
+    """The error comes before any model is loaded."""
     bare = write_chat_model(tmp_path / "bare.gguf", template=None)
     status, out, err = cli("chat", "hi", "--model", bare)
     assert (status, out) == (1, "") and "no chat template" in err and err.count("\n") == 1
@@ -686,7 +685,7 @@ def test_chat_takes_the_sampling_of_the_file(cli, advised):
     assert (
         "sampling: temperature 0.7, top_k 20, repeat_penalty 1.1, repeat_last_n all (recommended by its file)\n" in err
     )
-    assert "metadata key general.sampling.min_p is ignored: min_p must be in [0, 1], got 7.0" in err
+    assert "metadata key general.sampling.min_p is ignored: min_p must be a number in [0, 1], got 7.0" in err
     model = fucina.load(advised, backend="naive")
     options = {"temperature": 0.7, "top_k": 20, "repeat_penalty": 1.1, "repeat_last_n": 1 << 31, "seed": 3}
     reply = fucina.Conversation(model, max_tokens=8, **options).send("hi")

@@ -365,7 +365,7 @@ def test_options_reach_decoder_and_source(model):
 
 
 def test_twenty_requests_one_after_another(model):
-    """Case H20: a shared engine goes on drafting, and what it holds grows with the text alone."""
+    """A shared drafter goes on drafting, and what it holds grows with the text alone."""
     form = ChatFormat.CHATML
     c = Conversation(model, template=form, max_tokens=12, capacity=200, speculation=EAGER, processor=BanTokens([END]))
     sizes, accepted = [], [0]

@@ -136,7 +136,7 @@ def test_conversations(model, sampling):
 
 @pytest.mark.parametrize("penalty", [-2.0, 2.0])
 def test_penalties_reach_every_token(model, penalty):
-    """Case H6: the same with and without drafts, and not what the other penalty gives."""
+    """The same with and without drafts, and not what the other penalty gives."""
     options = {"max_tokens": 32, "frequency_penalty": penalty, "ignore_eos": True}
     plain, other = (
         model.generate("Repeat hello: hello", **{**options, "frequency_penalty": p}) for p in (penalty, -penalty)
@@ -147,7 +147,7 @@ def test_penalties_reach_every_token(model, penalty):
 
 
 def test_twenty_requests_go_on_drafting(model):
-    """Case H20."""
+    """Later requests draft, too, and what the source holds does not grow."""
     c = Conversation(model, max_tokens=8, capacity=120, speculation=Options(min_speedup=0.0), template="chatml")
     sizes, accepted = set(), [0]
     for _ in range(20):
@@ -160,7 +160,7 @@ def test_twenty_requests_go_on_drafting(model):
 
 @pytest.mark.parametrize("token", [-1, 49152, 1 << 31, 1 << 63])
 def test_ids_outside_the_vocabulary(model, token):
-    """Case C16, on the vocabulary of 49152: prompts, stop ids, biases, drafts; other streams do not notice."""
+    """On the vocabulary of 49152: prompts, stop ids, biases, drafts; other streams are not affected."""
     healthy = Conversation(model, max_tokens=4, capacity=64, template="chatml")
     expected = healthy.send_tokens_reuse([504, 28]).tokens
     for go in (
@@ -178,7 +178,7 @@ def test_ids_outside_the_vocabulary(model, token):
 
 
 def test_drafts_across_the_edge_of_the_window():
-    """Case H14: Gemma looks back 512 positions; a prompt of 505, drafts of 8, 20 tokens."""
+    """Gemma's window layers look back 512 positions; a prompt of 505, drafts of 8, 20 tokens."""
     model = fucina.load(need_gemma3(), context=640)
     try:
         ids = [2] + [(7 * i * i + 100) % 5000 + 1000 for i in range(504)]

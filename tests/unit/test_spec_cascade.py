@@ -263,7 +263,7 @@ def test_promotions_survive_feedback():
     index.observe([1, 2])
     index.observe([3, 4])
     index.observe_top_k(feedback((2, [50, 3]), (3, [51, 52])))
-    assert index.recycling.top_k_of(2) == [3, 50]  # what was committed is in front of what logits said
+    assert index.recycling.top_k_of(2) == [3, 50]  # committed tokens come before those of high logits
     assert index.recycling.top_k_of(3) == [4, 51, 52]
     assert index.recycling.top_k_of(1) == [2]
 

@@ -79,7 +79,7 @@ def test_repetition_is_accepted(model):
 
 
 def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40, state=None):
-    """What one stream says: (text, tokens, how it ended, stop text), and its state."""
+    """Run one stream: returns (text, tokens, how it ended, stop text), and the stream."""
     state = model.new_cache(len(ids) + max_tokens) if state is None else state
     text = StreamText(model.tokenizer, stops)
     stream = Stream(
@@ -184,7 +184,7 @@ def test_an_error_comes_after_the_text_before_it(model):
 
     class Masks(Logged):
         def process(self, logits, history):
-            if len(self.log) == 10:  # the reset, and nine tokens
+            if len(self.log) == 10:  # "reset" and nine tokens
                 logits[:] = -np.inf
 
     pieces = {}
@@ -237,7 +237,7 @@ def test_a_source_or_a_drafter_of_ones_own(model):
 
 
 def test_references_draft(model):
-    """A reference that holds what will be said is quoted."""
+    """A reference that holds the reply is quoted."""
     ids = model.tokenizer.encode("Zebra crossing")
     text = model.generate(ids, max_tokens=60, ignore_eos=True, repeat_penalty=1.5).tokens
     result = model.generate(

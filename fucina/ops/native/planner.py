@@ -7,6 +7,7 @@ a step that is over in less than a synchronisation costs (`tiny`) stays whole.  
 
 from __future__ import annotations
 
+from ...cache.parts import CHUNK
 from ...kernels import record as R
 from ...kernels.catalogue import word
 from . import layout as L
@@ -45,7 +46,7 @@ def make_plan(ctl, bank):
     together = 0  # whether some neighbouring rows belong to one stream
     for r in range(m):
         row = rows + r * R.ROW_BYTES
-        longest = max(longest, load(row + 8 * R.POS) // R.CHUNK + 1)
+        longest = max(longest, load(row + 8 * R.POS) // CHUNK + 1)
         if r > 0 and load(row + 8 * R.STREAM) == load(row - R.ROW_BYTES + 8 * R.STREAM):
             together = 1
     split = 0
@@ -83,7 +84,7 @@ def make_plan(ctl, bank):
                         start = max(0, position - window + 1)
                     time += (position + 1 - start) * heads * cost // 24
                     if split == 1:
-                        units += (position // R.CHUNK + 1 - start // R.CHUNK) * heads
+                        units += (position // CHUNK + 1 - start // CHUNK) * heads
                     else:
                         units += heads
             if k == 0:
