@@ -26,8 +26,6 @@ class InvalidDecodeState(ValueError):
 class ToyCache:
     """A KV cache reduced to what decoding sees: one row a token, and a rewind."""
 
-    can_truncate = True
-
     def __init__(self):
         self.rows = []
 
