@@ -21,7 +21,7 @@ import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
 from fucina.engine import common_prefix
 from fucina.errors import ContextFull, NoSuchTurn, ReferencesUnsupported, SpeculationDisabled, UnknownMessages
-from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, compose
+from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, compose, reset_processor
 from fucina.speculative import Options, SourceDrafter
 from tests.chat_model import write_chat_model
 from tests.conversations import check_state
@@ -50,6 +50,9 @@ class Fuse:
     def commit(self, token):
         if self.inner is not None:
             self.inner.commit(token)
+
+    def reset(self):
+        reset_processor(self.inner)
 
 
 KINDS = [
@@ -120,6 +123,7 @@ class Oracle:
         model, stops = self.model, [s for s in self.options.get("stop", ()) if s]
         sampler = Sampler(self.sampling, self.processor)
         sampler.rng.position = self.position
+        reset_processor(self.processor)
         cache, tokens, reason, cut = model.new_cache(len(ids) + self.options["max_tokens"]), [], "length", None
         self.knowing.text = list(ids)
         logits = model.forward_rows([(cache, ids, "last")])[0]
@@ -265,11 +269,15 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, left=st.booleans())
     def regenerate(self, who, left):
-        """The latest reply again; left unread, it leaves nothing of its turn."""
+        """The latest reply again; left unread, the earlier one stays."""
         o, c = self.oracles[who], self.conversations[who]
         if not o.marks:
             with pytest.raises(NoSuchTurn):
                 c.regenerate()
+            return
+        if left:
+            c.regenerate(stream=True).close()
+            o.whole = False
             return
         before = (history, messages) = o.marks[-1]
         user = o.messages[len(messages)]["content"] if len(o.messages) > len(messages) else None
@@ -281,10 +289,6 @@ class ConversationMachine(RuleBasedStateMachine):
             ids = o.history[:prompt_end]
         del o.marks[-1]
         o.history, o.messages = list(history), list(messages)
-        if left:
-            c.regenerate(stream=True).close()
-            o.whole = False
-            return
         expected = o.answer(ids)
         reply = c.regenerate()
         self.agree(who, reply, expected)
