@@ -56,7 +56,7 @@ class Watch:
         self.draws, self._hash = 0, blake2b(digest_size=5)
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
-        """Take note of a row."""
+        """Enter a row."""
         self.draws += 1
         self._hash.update(logits.tobytes())
 
@@ -124,7 +124,7 @@ def generations(model: fucina.Model, count: int, counts: dict[str, str]) -> Iter
     for number in range(count):
         watch = Watch() if number % 3 == 0 else None
         # a gate that never closes and budgets that no clock changes: the steps themselves can be compared
-        fixed = Options(min_speedup=0.0, adapt_budget=False, watch=False) if number % 4 == 1 else None
+        fixed = Options(min_speedup=0.0, adapt_budget=False) if number % 4 == 1 else None
         result: Any = model.generate(
             PROMPTS[number % len(PROMPTS)],
             max_tokens=(8, 24, 48)[number % 3],

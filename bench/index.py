@@ -1,4 +1,4 @@
-"""python -m bench.index: the suffix automaton over a million tokens of real text: time and memory a token.
+"""python -m bench.index: the suffix automaton over a million tokens of real text: time and memory per token.
 
 The text is the sources of Python's standard library, in order of their names, by the model's own tokenizer.
 """
@@ -45,7 +45,7 @@ def collect(model: fucina.Model, tokens: int) -> np.ndarray:
 
 
 def measure(ids: np.ndarray, rounds: int) -> dict[str, Any]:
-    """Microseconds a token of one bulk append, of appends of 4 tokens, and bytes a token."""
+    """Microseconds per token of one bulk append, of appends of 4 tokens, and bytes per token."""
     bulk, fours, held = [], [], 0.0
     few = ids[: min(len(ids), 100_000)]
     SamIndex(2, 1 << 30).observe(ids[:64])  # loaded now
@@ -68,9 +68,9 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     m = record["index"]
     body = [
         [f"{m['tokens']:,} tokens at once", spread(Spread.of(m["bulk"]), 2), f"{m['bytes']:.0f}"],
-        ["4 tokens a call, as a decoder does", spread(Spread.of(m["fours"]), 2), ""],
+        ["4 tokens per call, as a decoder does", spread(Spread.of(m["fours"]), 2), ""],
     ]
-    return [("the suffix automaton over real text", (["append", "microseconds a token", "bytes a token"], body))]
+    return [("the suffix automaton over real text", (["append", "microseconds per token", "bytes per token"], body))]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -48,7 +48,7 @@ def in_threads(threads: int, work) -> float:
 
 
 def matrix(fmt: str, cols: int, megabytes: float) -> PackedWeight:
-    """A packed matrix of about so many MB: a few random rows, repeated."""
+    """A packed matrix of about `megabytes` MB: a few random rows, repeated."""
     f = FORMATS[fmt]
     rows = max(64, int(megabytes * 2**20 / (cols // f.cols * f.packed / 8)) // 64 * 64)
     few = quantize(np.random.default_rng(0).standard_normal((64, cols)).astype(np.float32), f.ggml_type)

@@ -18,6 +18,7 @@ import numpy as np
 
 import fucina
 from fucina.chat import ChatTemplate
+from fucina.generation import Generation
 from fucina.measure import results
 from fucina.measure.tables import Table, text
 from fucina.ops.native.cores import default_threads
@@ -120,8 +121,9 @@ def main(argv: list[str] | None = None) -> int:
         tops: list[list[int]] = []
 
         out = model.generate(ids, max_tokens=MAX_TOKENS, processor=Best(tops), **task.sampling)
+        assert isinstance(out, Generation)
         if not loop_period(out.tokens):
-            replay(count, ids, out.tokens, tops, model.config.vocab_size)
+            replay(count, ids, out.tokens, tops, model.n_tokens)
             texts += 1
     model.close()
     order = [f"match {c}" for c in CLASSES] + ["recycled, first", "recycled, second", "recycled, any of 8"]

@@ -51,7 +51,7 @@ How it is measured:
   highest in brackets; a ratio is taken within each turn, and its median, lowest and highest are shown.
 - Time runs from token ids to logits that Python can read. Sampling is not in it, on either side.
 - The percentage is the share of the machine's bandwidth, measured in the same turn with a compiled sum over 512 MiB on
-  as many threads: the bytes that a pass cannot avoid reading (weights once, and each stream's keys and values) a
+  as many threads: the bytes that a pass cannot avoid reading (weights once, and each stream's keys and values) per
   second, over that bandwidth. Reading a prompt is limited by arithmetic, so its share is low on both sides.
 - llama.cpp is called through the C API of llama-cpp-python, with its repacked weights, an f16 cache and
   OMP_WAIT_POLICY=active. Flash attention is tried on and off (for models with windows, the short window cache as well),
@@ -127,7 +127,7 @@ def figures(machine: str, records: dict[str, Any]) -> dict[str, str]:
         rates = tables.numbers(record, ("decode", "prefill"))
         if rates:
             out[f"{IMAGES}/speed-{model}-{machine}.svg"] = svg.bars(
-                f"{shown}: tokens a second", rates, "tokens a second"
+                f"{shown}: tokens per second", rates, "tokens per second"
             )
         if costs := cost_lines(record):
             x = costs[0]
@@ -154,7 +154,7 @@ def page(machines: dict[str, dict[str, Any]]) -> str:
                 for path in drawn:
                     if kind == "speed" and f"-{model}-{machine}" in path:
                         alt = (
-                            "Bars: tokens a second of each engine"
+                            "Bars: tokens per second of each engine"
                             if "/speed-" in path
                             else "Curves: cost of passes of k rows"
                         )

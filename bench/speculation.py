@@ -1,7 +1,7 @@
 """python -m bench.speculation: plain and speculative decoding of fixed prompts, in turn.
 
 For every kind of task: speedup of decoding (plain seconds / speculative seconds of the same round, median over prompts,
-with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens a step,
+with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens per step,
 and the part of steps that the gate turned off.  Outputs that fall into a loop, and very short ones, are listed apart: a
 small model that repeats itself would flatter speculation.  Every variant must give the tokens of plain decoding.
 
@@ -68,18 +68,18 @@ def loop_period(tokens: Sequence[int]) -> int:
 
 
 def applies(task: Task, variant: str) -> bool:
-    """Whether a variant has something to say about a task."""
+    """Whether a variant is of use for a task."""
     return variant != "references alone" or bool(task.references)
 
 
 def make_drafter(
     model: Model, task: Task, variant: str, log: Callable[[StepRecord], None] | None = None
-) -> SourceDrafter | bool:
-    """The drafter of a variant for one run of a task; False for plain decoding."""
+) -> SourceDrafter | None:
+    """The drafter of a variant for one run of a task; None for plain decoding."""
     if variant == "plain":
-        return False
+        return None
     options, cascade = VARIANTS[variant]
-    index = SpeculationIndex(model.config.vocab_size, CascadeOptions(**cascade))
+    index = SpeculationIndex(model.n_tokens, CascadeOptions(**cascade))
     if variant not in ("text alone", "recycling alone"):
         for reference in task.references:
             index.add_reference(model.tokenizer.encode(reference, special=False))
@@ -101,7 +101,7 @@ def timed_steps(model: Model) -> Iterator[list[tuple[float, float, int, bool]]]:
             steps.append((beside, stats.seconds, stream.committed - before, stats.drafted > 0))
         return stats
 
-    Scheduler.step = timed  # type: ignore[method-assign]
+    Scheduler.step = timed  # type: ignore[assignment, method-assign]
     try:
         yield steps
     finally:
@@ -134,14 +134,16 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
         for variant in order:
             log: list[StepRecord] = []
             drafter = make_drafter(model, task, variant, log.append)
-            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
+            out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter or False, **task.sampling)
             reference = reference or out
             if out.tokens != reference.tokens:
                 raise AssertionError(f"{task.kind} {task.index}: {variant} gives other tokens than plain decoding")
             if turn:  # the first round warms up
                 seconds[variant].append(out.decode_seconds)
-            if variant != "plain":
-                last[variant] = {**out.speculation.as_dict(), "priced": priced(log), "sources": drafter.source.counts()}
+            if drafter is not None:
+                assert isinstance(drafter.source, SpeculationIndex)
+                counts = drafter.source.counts()
+                last[variant] = {**drafter.stats.as_dict(), "priced": priced(log), "sources": counts}
     assert reference is not None
     tokens = reference.tokens
     return {
@@ -164,7 +166,7 @@ def overhead(model: Model, task: Task, ids: Sequence[int], rounds: int) -> dict[
         for variant in ("plain", "speculative") if turn % 2 == 0 else ("speculative", "plain"):
             drafter = make_drafter(model, task, variant)
             with timed_steps(model) as steps:
-                model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter, **task.sampling)
+                model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter or False, **task.sampling)
             (plain if variant == "plain" else drafting).extend(steps)
     beside_plain = statistics.median(beside for beside, *_ in plain) if plain else 0.0
     out = {}
@@ -220,7 +222,7 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     runs = record["runs"]
     kinds = [k for k in dict.fromkeys(r["kind"] for r in runs) if timed(runs, k)]
     header = ["task", "prompts (loops, short ones apart)", "speedup (95 % interval)", "worst prompt",
-              "by costs alone", "worst prompt", "accepted", "tokens a step", "gate off"]  # fmt: skip
+              "by costs alone", "worst prompt", "accepted", "tokens per step", "gate off"]  # fmt: skip
     out = [("speculative decoding over plain decoding", (header, [_task_row(runs, k) for k in kinds]))]
     variants = [v for v in VARIANTS if any(v in r["stats"] for r in runs)]
     body = []
@@ -268,7 +270,8 @@ def main(argv: list[str] | None = None) -> int:
     model = fucina.load(a.model, threads=a.threads)
     template = ChatTemplate.of(model)
     chosen = [t for t in fixed_tasks() if t.kind in a.kinds and t.index < a.first]
-    runs, began = [], perf_counter()
+    runs: list[dict[str, Any]] = []
+    began = perf_counter()
     for task in chosen:
         if a.overhead:
             runs.append(overhead(model, task, prompt_ids(model, template, task), a.rounds))

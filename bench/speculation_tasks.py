@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_TOKENS = 160
 SEED = 7
@@ -22,7 +23,7 @@ class Task:
     text: str
     chat: bool = True
     references: tuple[str, ...] = ()
-    sampling: dict[str, float] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
 
 
 PASSAGES = (

@@ -22,7 +22,9 @@ from time import perf_counter
 from typing import Any
 
 import fucina
-from fucina.chat import Conversation, TurnBatch
+from fucina.chat import Conversation, Reply, TurnBatch
+from fucina.engine import Scheduler
+from fucina.engine.text import TextStream
 from fucina.errors import ResultsError
 from fucina.measure import results
 from fucina.measure.results import Spread
@@ -56,16 +58,23 @@ def prompt(i: int) -> str:
     return f"Tell me what you know about {SUBJECTS[i % len(SUBJECTS)]}, in a few sentences."
 
 
+def reply(c: Conversation, i: int) -> Reply:
+    """The whole reply of the i-th stream."""
+    out = c.send(prompt(i))
+    assert isinstance(out, Reply)
+    return out
+
+
 def one_after_another(cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds per decoded token, and the tokens."""
-    replies = [c.send(prompt(i)) for i, c in enumerate(cs)]
-    return sum(r.decode_seconds for r in replies) / sum(len(r.tokens) - 1 for r in replies), [r.tokens for r in replies]
+    """Seconds of decoding, and the tokens."""
+    replies = [reply(c, i) for i, c in enumerate(cs)]
+    return sum(r.decode_seconds for r in replies), [r.tokens for r in replies]
 
 
 def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, list[list[int]]]:
-    """Seconds per decoded token once all prompts are computed, and the tokens."""
+    """Seconds of decoding at the rate that the batch has once all prompts are computed, and the tokens."""
     batch = TurnBatch(model)
-    batch.scheduler.stretch = inf  # prompts first
+    batch.scheduler = Scheduler(model, stretch=inf)  # prompts first
     turns = [batch.send(c, prompt(i)) for i, c in enumerate(cs)]
     while not all(turn.begun for turn in turns):
         batch.step()
@@ -74,7 +83,9 @@ def together(model: fucina.Model, cs: Sequence[Conversation]) -> tuple[float, li
     while batch.busy:
         batch.step()
     seconds = perf_counter() - start
-    return seconds / (sum(turn.stream.committed for turn in turns) - before), [turn.settle().tokens for turn in turns]
+    tokens = [turn.settle().tokens for turn in turns]
+    seconds /= sum(turn.stream.committed for turn in turns) - before
+    return seconds * sum(len(t) - 1 for t in tokens), tokens
 
 
 def bare_passes(model: fucina.Model, cs: Sequence[Conversation], repeats: int) -> list[float]:
@@ -119,6 +130,7 @@ def overhead(model: fucina.Model, tokens: int, options: dict[str, Any]) -> list[
     c = conversation(model, tokens, **options)
     with clocked(model) as passes:
         stream = c.send(prompt(0), stream=True)
+        assert isinstance(stream, TextStream)
         next(stream)  # prefill is done, and perhaps some steps
         done = len(passes)
         start = perf_counter()
@@ -158,19 +170,19 @@ def tables(record: dict[str, Any]) -> list[tuple[str, Table]]:
     for n, batch in samples["together"].items():
         gain = Spread.of(results.pair_ratios(samples["after another"][n], batch))
         cost = Spread.of([many / one for one, many in samples["rows"][n]])
-        rate = Spread.of([1 / s for s in batch])
+        rate = Spread.of([int(n) * (tokens - 1) / s for s in batch])
         possible = int(n) / cost.median
         body.append(
             [n, spread(rate), spread(gain, 2), spread(cost, 2), f"{possible:.2f}", f"{gain.median / possible:.2f}"]
         )
-    header = ["streams", "tokens a second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
+    header = ["streams", "tokens per second together", "gain over one after another", "C(N)", "N / C(N)", "gain / that"]
     out = [("N conversations together, and the same N one after another", (header, body))]
     body = []
     for label, turns in samples["overhead"].items():
         share = Spread.of([outside / inside for outside, inside in turns])
         each = Spread.of([1e6 * outside / (tokens - 1) for outside, _ in turns])
         body.append([label, spread(each), f"{share.median:.1%}"])
-    header = ["sampling", "microseconds a step", "of the pass"]
+    header = ["sampling", "microseconds per step", "of the pass"]
     return [*out, ("what a conversation takes beside the passes of its decode steps", (header, body))]
 
 

@@ -10,9 +10,8 @@ import argparse
 import sys
 import warnings
 
-from fucina.engine.cost_table import DEFAULT
-
 import fucina
+from fucina.engine.cost_table import DEFAULT
 from fucina.measure.verify_cost import CONTEXTS, ROUNDS, ROWS, measured_table, public_name
 from fucina.ops.native.cores import default_threads
 

@@ -23,7 +23,7 @@ NOTEBOOKS = ROOT / "notebooks"
 MANIFEST = NOTEBOOKS / "manifest.json"
 
 _MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users|var/folders)/[\w.-]+|[A-Z]:\\Users\\\w+")
-_BARE_TIME = re.compile(r"\b\d[\d.,]*\s?(?:ms|µs|us|seconds|tok/s|tokens/s|tokens a second|GB/s)\b")
+_BARE_TIME = re.compile(r"\b\d[\d.,]*\s?(?:ms|µs|us|seconds|tok/s|tokens/s|tokens a second|tokens per second|GB/s)\b")
 
 
 def notebook_paths(names: list[str] | None = None) -> list[Path]:

@@ -164,18 +164,22 @@ class Parity:
         got = [_checked(rows, self.ids, self.native.config.vocab_size)]
         seconds = []
         for i in range(self.tokens - 1):
-            token = self._said[i] if i < len(self._said) else int(got[-1][-1].argmax())
+            token = self._said[i] if i < len(self._said) else int(got[-1][-1, : self.native.n_tokens].argmax())
             start = perf_counter()
             got.append(_checked(rows, [token], self.native.config.vocab_size))
             seconds.append(perf_counter() - start)
         logits = np.concatenate(got)
         if not self._said:
             self._logits = logits
-            self._said = [int(t) for t in logits[len(self.ids) - 1 :].argmax(axis=1)]
+            self._said = self._likeliest(logits)
         return self._row(who, logits, min(seconds)), logits
 
+    def _likeliest(self, logits: np.ndarray) -> list[int]:
+        """The likeliest token after the prompt and after each token said; a padded vocabulary has more logits than tokens."""
+        return [int(t) for t in logits[len(self.ids) - 1 :, : self.native.n_tokens].argmax(axis=1)]
+
     def _row(self, who: str, logits: np.ndarray, seconds: float) -> Row:
-        said = [int(t) for t in logits[len(self.ids) - 1 :].argmax(axis=1)]
+        said = self._likeliest(logits)
         agree = [a == b for a, b in zip(said, self._said, strict=True)]
         error = (logits - self._logits).astype(np.float64)
         first = "" if all(agree) else self.native.tokenizer.decode([said[agree.index(False)]])

@@ -23,7 +23,7 @@ class Row:
     """One engine.
 
     agree, positions : how many next tokens are the reference's, of how many.  different : the first one that is not.
-    rms, largest : of the differences of all logits.  rate : tokens a second of the fastest decode step; 0.0 where nothing
+    rms, largest : of the differences of all logits.  rate : tokens per second of the fastest decode step; 0.0 where nothing
     ran.
     """
 

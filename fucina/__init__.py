@@ -4,7 +4,8 @@
     >>> m = fucina.load("smollm2")
     >>> m.generate("The capital of France is", max_tokens=8).text    # doctest: +SKIP
 
-Every row of a forward pass has the same bits whatever runs beside it.  All tricks of this engine follow from that.
+Every row of a forward pass has the same bits whatever runs beside it: batches, reused state and verified drafts are
+exact because of that.
 """
 
 from __future__ import annotations

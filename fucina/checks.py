@@ -20,11 +20,13 @@ Error = type[FucinaError]
 
 
 def shown(value: Any) -> str:
-    """Return the value as a message shows it: its `repr`, cut where it is long."""
+    """Return the value as a message shows it: its `repr`, shortened where it is long."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        text = f"an integer of {value.bit_length()} bits"
+    except ValueError:  # an integer of more digits than Python prints, or something that holds one
+        if isinstance(value, int):
+            return f"an integer of {value.bit_length()} bits"
+        text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 200 else text[:197] + "..."
 
 
@@ -34,40 +36,55 @@ def integer(name: str, value: Any, low: int, high: int | None = None, error: Err
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)
+        if number >= low and (high is None or number <= high):
+            return number
     except TypeError:
-        wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise error(f"{name} must be an integer {wanted}, got {shown(value)}") from None
-    if number < low or (high is not None and number > high):
-        wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise error(f"{name} must be an integer {wanted}, got {shown(value)}")
-    return number
+        pass
+    expected = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+    raise error(f"{name} must be an integer {expected}, got {shown(value)}")
 
 
 def real(
-    name: str, value: Any, low: float, high: float = math.inf, infinite: bool = False, error: Error = InvalidOption
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    infinite: bool = False,
+    error: Error = InvalidOption,
 ) -> float:
-    """Return a number in [low, high]; `infinite` says whether infinity itself is allowed."""
-    if high == math.inf:
-        wanted = f"a number of at least {low:g}" + (", or infinity" if infinite else "")
+    """Return a number in [low, high].
+
+    Parameters
+    ----------
+    above : the number must be greater than `low`.
+    infinite : infinity itself is allowed.
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if is_number:
+        try:
+            number = float(value)
+        except OverflowError:  # an integer or a fraction beyond every float
+            number = math.inf if value > 0 else -math.inf
+        inside = low < number <= high if above else low <= number <= high
+        if inside and (infinite or math.isfinite(number)):
+            return number
+    if high < math.inf:
+        expected = f"a number in {'(' if above else '['}{low:g}, {high:g}]"
+    elif low > -math.inf:
+        expected = f"a {'' if infinite else 'finite '}number {'greater than' if above else 'of at least'} {low:g}"
+        expected += ", or infinity" if infinite else ""
     else:
-        wanted = f"a number in [{low:g}, {high:g}]"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.number)):
-        raise error(f"{name} must be {wanted}, got {shown(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not low <= number <= high or (math.isinf(number) and not infinite):
-        raise error(f"{name} must be {wanted}, got {shown(value)}")
-    return number
+        expected = "a number" if infinite else "a finite number"
+    raise error(f"{name} must be {expected}, got {shown(value)}")
 
 
 def one_of(name: str, value: Any, choices: Collection[str], error: Error = InvalidOption) -> str:
     """Return one of some words."""
-    if not isinstance(value, str) or value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise error(f"{name} must be one of {listed}, got {shown(value)}")
-    return value
+    if isinstance(value, str) and value in choices:
+        return value
+    raise error(f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
 
 
 def listed(name: str, values: Any, of: str) -> list[Any]:

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import HashMismatch, ModelNotFound
@@ -19,12 +20,14 @@ _BLOCK = 1 << 20
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within SCHEMES, and keeps what the hub says about the file before it sends us elsewhere."""
+    """Follows redirects within SCHEMES, and keeps the hash that the hub gives before it redirects."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.linked_etag = ""
 
-    def redirect_request(self, request, file, code, message, headers, url):
+    def redirect_request(
+        self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
+    ) -> urllib.request.Request | None:
         _check_scheme(url)
         self.linked_etag = headers.get("X-Linked-Etag", self.linked_etag)
         return super().redirect_request(request, file, code, message, headers, url)
@@ -44,7 +47,7 @@ def download(
     url : str
         https only, redirects included.
     target : Path
-        On an error it holds something incomplete: give a temporary name.
+        After an error it is incomplete: give a temporary name.
     size, sha256 : optional
         What the file must be.  Without `sha256` the Hugging Face hub's own (the X-Linked-Etag of a large file) counts.
     progress : callable, optional

@@ -84,7 +84,7 @@ class CannotRewind(FucinaError, ValueError):
 
 
 class NoOpenPass(FucinaError, RuntimeError):
-    """A state was told that rows were computed, or asked where to write them, without `begin` before."""
+    """Rows of a state were committed, or their place was asked for, without `begin` before."""
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class AllTokensMasked(FucinaError, ValueError):
 
 
 class BatchLengthMismatch(FucinaError, ValueError):
-    """Lists that describe the streams of a batch do not have one entry a stream."""
+    """Lists that describe the streams of a batch do not have one entry per stream."""
 
 
 class ChatTemplateError(FucinaError, ValueError):
@@ -150,7 +150,7 @@ class SharedBatchProcessor(FucinaError, ValueError):
 
 
 class SystemMidConversation(ChatTemplateError):
-    """A system message stands behind others, where the chat format has room for it at the beginning only."""
+    """A system message comes after others, where the chat format takes it at the beginning only."""
 
 
 class TrailingAssistantMessage(ChatTemplateError):
@@ -173,7 +173,7 @@ class InvalidOption(FucinaError, ValueError):
 
 
 class ReentrantForward(FucinaError, RuntimeError):
-    """A pass was started from inside a pass of the same model (by a learner's op or a host stage)."""
+    """A pass was started from inside a pass of the same model (by a function that overrides an op, or a host stage)."""
 
 
 # --- speculative decoding ----------------------------------------------------------------------------------------
@@ -196,11 +196,11 @@ class InvalidDraft(FucinaError, TypeError):
 
 
 class InvalidDecodeState(FucinaError, ValueError):
-    """A stream's tokens and the rows of its cache do not stand in the relation that a decode step needs."""
+    """A stream has no token, or its state holds fewer rows than the stream's prefix."""
 
 
 class ProbeStepsZero(FucinaError, ValueError):
-    """A cost gate was told to probe with no step at all."""
+    """A cost gate was set up to probe with no step at all."""
 
 
 class RateWindowTooSmall(FucinaError, ValueError):
@@ -212,7 +212,7 @@ class ReferencesUnsupported(FucinaError, ValueError):
 
 
 class ReprobeAfterZero(FucinaError, ValueError):
-    """A cost gate was told to wait no step at all before it probes again."""
+    """A cost gate was set up to wait no step at all before it probes again."""
 
 
 class SharedStream(FucinaError, ValueError):
@@ -265,4 +265,4 @@ class ResultsError(FucinaError, ValueError):
 
 
 class WorkerFailed(FucinaError, RuntimeError):
-    """A process under measurement ended, or could not answer; the message holds what it said."""
+    """A process under measurement ended, or could not answer; the message holds its last lines."""

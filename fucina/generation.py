@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from .engine.stream import Stream
 from .engine.text import StreamText, TextStream, stop_texts
 from .errors import ContextFull, EmptyInput, InvalidOption
 from .sampling import Sampler, SamplerOptions, reset_processor
-from .speculative.factory import Document, make_drafter
+from .speculative.factory import Document, make_drafter, stats_of
 
 if TYPE_CHECKING:
     from .engine.drafts import Drafter
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
     from .sampling import LogitProcessor
     from .speculative import DraftSource, Options, Stats
 
-GenerationStream = TextStream["Generation"]
+Prompt = str | bytes | Sequence[int] | np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What a generation produced.
 
-    text : the continuation, without the stop text.  tokens : all ids that were produced: one that completed a stop text
-    is among them, an end token is not.
+    text : the continuation, without the stop text.  tokens : all ids that were produced, one that completed a stop text
+    included; an end token is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" (its
     reader closed it, or has not read it to its end) or "error".
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
@@ -59,6 +58,10 @@ class Generation:
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
 
 
+class GenerationStream(TextStream[Generation]):
+    """Text pieces of a generation; `result` is its `Generation`."""
+
+
 def finish_reason(stream: Stream, text: StreamText) -> str:
     """Return how a stream ended, in the words of `Generation.finish_reason`."""
     if stream.error is not None:
@@ -68,9 +71,21 @@ def finish_reason(stream: Stream, text: StreamText) -> str:
     return "length" if stream.finish == "length" else "cancelled"
 
 
+@overload
+def generate(
+    model: Model, prompt: Prompt, max_tokens: int = ..., *, stream: Literal[False] = False, **options: Any
+) -> Generation: ...
+@overload
+def generate(
+    model: Model, prompt: Prompt, max_tokens: int = ..., *, stream: Literal[True], **options: Any
+) -> GenerationStream: ...
+@overload
+def generate(
+    model: Model, prompt: Prompt, max_tokens: int = ..., *, stream: bool, **options: Any
+) -> Generation | GenerationStream: ...
 def generate(
     model: Model,
-    prompt: str | bytes | Sequence[int] | np.ndarray,
+    prompt: Prompt,
     max_tokens: int = defaults.GENERATE_TOKENS,
     temperature: float = defaults.TEMPERATURE,
     seed: int = defaults.SEED,
@@ -137,7 +152,7 @@ def generate(
             options.seed,
             max(0.0, text.first - text.began),
             text.latest - text.first,
-            copy(getattr(drafter, "stats", None)),
+            stats_of(drafter),
         )
 
     def settle() -> Generation:
@@ -147,7 +162,7 @@ def generate(
         text.finish()
         return result()
 
-    out = TextStream(scheduler, run, text, settle, result)
+    out = GenerationStream(scheduler, run, text, settle, result)
     if stream:
         return out
     for _ in out:
@@ -155,14 +170,14 @@ def generate(
     return out.result
 
 
-def _prompt_ids(model: Model, prompt: str | bytes | Sequence[int] | np.ndarray, special: bool) -> list[int]:
+def _prompt_ids(model: Model, prompt: Prompt, special: bool) -> list[int]:
     """The tokens of a prompt: at least one, and no more than the context holds."""
     if isinstance(prompt, (str, bytes)):
         ids = model.tokenizer.encode_prompt(prompt, special)
     elif isinstance(prompt, (bytearray, memoryview)) or not isinstance(prompt, (Sequence, np.ndarray)):
         raise InvalidOption(f"prompt must be text or a sequence of token ids, got {type(prompt).__name__}")
     else:
-        ids = checks.token_ids("prompt", prompt, model.config.vocab_size)
+        ids = checks.token_ids("prompt", prompt, model.n_tokens)
     if not ids:
         raise EmptyInput("the prompt has no token; give at least one character, or a BOS token")
     if len(ids) > model.context:

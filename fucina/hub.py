@@ -1,8 +1,8 @@
 """Known models: where each one is found on this machine, and how to get it.
 
 A model file comes from an installed Python package (the file itself, or parts that are joined once), from the models
-folder of the user's cache, or, asked for by `fetch`, from the Hugging Face hub.  Whatever lies in the models folder
-was complete and had the right hash when it got its name.
+folder of the user's cache, or, asked for by `fetch`, from the Hugging Face hub.  Every file in the models folder was
+complete and had the right hash when it got its name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
         The joined parts are not the file they should be.
     """
     if isinstance(name_or_path, str) and (entry := entry_named(name_or_path)) is not None:
-        if Path(name_or_path).is_file():  # a file that is there wins over a name
+        if Path(name_or_path).is_file():  # an existing file takes precedence over a name
             return Path(name_or_path)
         path = _installed(entry)
         if path is None:
@@ -145,7 +145,7 @@ def how_to_get(name: str) -> str:
 def models_folder() -> Path:
     """Return the folder for model files: `FUCINA_HOME`/models, or `fucina/models` in the user's cache folder.
 
-    Where there is no home, the temporary folder stands in.  The folder need not exist.  Raises InvalidOption if
+    Where there is no home, it is in the temporary folder.  The folder need not exist.  Raises InvalidOption if
     `FUCINA_HOME` is a relative path.
     """
     if home := named_folder("FUCINA_HOME"):
@@ -229,7 +229,7 @@ def _publish(entry: Entry, write: Callable[[Path], None]) -> Path:
 
 
 def _forget_broken_off(path: Path) -> None:
-    """Remove what a process that was killed left behind, a day later."""
+    """Remove files that a killed process left, a day later."""
     for old in path.parent.glob(f".{path.name}.*.part"):
         if time.time() - old.stat().st_mtime > 86400:
             old.unlink(missing_ok=True)

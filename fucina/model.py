@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .engine import Engine
 from .gguf import GgufFile
@@ -14,13 +11,13 @@ from .gguf.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from .engine.engine import Interpreter
-    from .generation import Generation, GenerationStream
+    from .generation import Generation, GenerationStream, Prompt
     from .models import LoadedFamily
     from .tokenizers import Tokenizer
 
 
 class Model(Engine):
-    """A model ready to run; made by `fucina.load`.
+    """A model that is ready to run; made by `fucina.load`.
 
     Attributes
     ----------
@@ -43,6 +40,7 @@ class Model(Engine):
     ) -> None:
         super().__init__(family, interpreter, context, cache_dtype, fingerprint(file))
         self.tokenizer = tokenizer
+        self.n_tokens = min(self.n_tokens, tokenizer.n_vocab)
         self.path: Path = file.path
         self.metadata = file.metadata
         self.chat_template: str | None = file.metadata.str("tokenizer.chat_template", default=None)
@@ -53,14 +51,18 @@ class Model(Engine):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one decoded token reads: every tensor once, an embedding that is not the output not at all."""
+        """Bytes of weights that one decoded token reads: all tensors, without an embedding that is not the output too."""
         tied = self.weights.output is self.weights.embedding
         return sum(t.nbytes for t in self._file.tensors.values() if tied or t.name != self.weights.embedding.name)
 
-    def generate(
-        self, prompt: str | bytes | Sequence[int] | np.ndarray, **options: Any
-    ) -> Generation | GenerationStream:
+    @overload
+    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **options: Any) -> Generation: ...
+    @overload
+    def generate(self, prompt: Prompt, *, stream: Literal[True], **options: Any) -> GenerationStream: ...
+    @overload
+    def generate(self, prompt: Prompt, *, stream: bool, **options: Any) -> Generation | GenerationStream: ...
+    def generate(self, prompt: Prompt, *, stream: bool = False, **options: Any) -> Generation | GenerationStream:
         """Continue a prompt; see `fucina.generation.generate` for the options."""
         from .generation import generate
 
-        return generate(self, prompt, **options)
+        return generate(self, prompt, stream=stream, **options)

@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Writing a file so that no reader ever finds half of it."""
 
 from __future__ import annotations
 

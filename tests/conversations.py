@@ -11,7 +11,7 @@ from fucina.chat import Conversation, Reply
 
 
 class Script:
-    """A processor that lets the model say nothing but the given tokens, then <|im_end|>; anew in each turn."""
+    """A processor that allows the given tokens only, in order, then <|im_end|>; from the start in each turn."""
 
     def __init__(self, tokens: Sequence[int], end: int = 257):
         self.tokens, self.at, self.commits, self.resets = [*tokens, end], 0, 0, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from typing import ClassVar
 
 import jinja2
 from jinja2 import nodes
@@ -14,7 +15,7 @@ NOW = datetime(2024, 2, 29, 12, 30)
 
 
 class _Generation(Extension):
-    tags = {"generation"}
+    tags: ClassVar = {"generation"}
 
     def parse(self, parser):
         line = next(parser.stream).lineno

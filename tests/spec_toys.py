@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -61,7 +60,7 @@ class ToyModel:
 
     def __init__(self, vocab=24, seed=0, memory=5, recurrent=False):
         self.vocab, self.seed, self.memory, self.recurrent = vocab, seed, memory, recurrent
-        self.config = SimpleNamespace(vocab_size=vocab)
+        self.n_tokens = vocab
         self.passes = []  # rows of each pass
 
     def new_cache(self, capacity):
@@ -174,7 +173,7 @@ def resume(stream):
 
 
 def decode(model, stream, steps=10**9):
-    """Run a stream to its end, or for so many steps; raises what ended it."""
+    """Run a stream to its end, or for a number of steps; raises what ended it."""
     scheduler = Scheduler(model)
     scheduler.add(stream)
     while steps > 0 and scheduler.step() is not None:

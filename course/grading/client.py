@@ -17,7 +17,8 @@ from typing import Any
 
 from course.catalogue import Course
 from course.grading.outcome import NOT_YET, PASSED, CheckResult, Grade, judge
-from course.source import ROOT, ChapterSource, ExerciseSource, digest
+from course.grading.stopped import partial_grade, why_stopped
+from course.source import ROOT, ChapterSource, ExerciseSource
 
 PATIENCE = 3.0  # seconds beyond a limit before the process is ended from outside
 START = 60.0  # seconds for Python and NumPy to start on a slow disk
@@ -204,9 +205,9 @@ class WorkerClient:
             elif kind == "fault":
                 raise GradingFault(f"the grading process broke; {OURS}\n{event['text'].strip()}")
             else:
-                what = _stopped(event, memory_mb)
+                what = why_stopped(event, memory_mb)
                 self.close()
-                return _partial(request, exercise, results, running, what, event)
+                return partial_grade(request, exercise, results, running, what, event)
 
     def _next(self, deadline: float) -> dict[str, Any]:
         try:
@@ -257,44 +258,11 @@ class WorkerClient:
                 del errors[:-SAID]
 
 
-def _stopped(event: dict[str, Any], memory_mb: int) -> str:
-    if event.get("limit") == "memory":
-        return f"was stopped: it takes more memory than the {memory_mb} MB that an exercise may use"
-    if event.get("limit") == "time":
-        return "was stopped: it did not come to an end. Is there a loop whose condition never changes?"
-    if event.get("code") is None:
-        return "was stopped: it broke the connection to the grader. Does it write to a file that it did not open?"
-    return f"ended the whole process (exit code {event.get('code')}) instead of returning"
-
-
 def _agreed(grade: Grade) -> Grade:
     """The grade, if its outcome is what its checks say: code that reached into the grader passes nothing."""
     if grade.passed and judge(grade.checks) != PASSED:
         grade.outcome = NOT_YET
         grade.message = "the grader is not as it was: the code changes something in `course`"
-    return grade
-
-
-def _partial(
-    request: dict, exercise: ExerciseSource, results: list[CheckResult], running: str, what: str, event: dict[str, Any]
-) -> Grade:
-    """The grade of code that had to be stopped: what was found until then stays."""
-    trace = [f"{request['path']}, line {event['line']}", "    " + event["text"]] if event.get("line") else []
-    grade = Grade(
-        exercise.name,
-        exercise.title,
-        exercise.points,
-        NOT_YET,
-        request["path"],
-        digest(request["text"]),
-        checks=results,
-    )
-    if running:
-        results.append(CheckResult(running, "failed", what, trace=trace))
-        known = {result.text for result in results}
-        results += [CheckResult(text, "not run") for text in exercise.checks if text not in known]
-    else:
-        grade.message, grade.trace = f"your code {what}", trace
     return grade
 
 

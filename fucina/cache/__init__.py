@@ -1,35 +1,18 @@
-"""A stream's state: what a forward pass leaves behind so that the next one need not recompute it."""
+"""A stream's state: what a forward pass leaves for the next one, so that nothing is computed twice.
+
+A state holds `len` positions.  A call that computes more of them is a transaction:
+
+    state.begin(rows)        the capacity is checked; from here on passes may write
+    ... a pass ...
+    state.next_pass()        after each pass in which the stream had rows (a long call is cut into several)
+    state.commit(rows)       `len` moves; or state.rollback(), and everything is as before
+
+What a pass writes is not part of the state until `commit`: rows at or past `len` are scratch, and of recurrent parts
+another bank than the committed one is written.  A transaction that was never closed, because Ctrl-C came between the
+lines, is rolled back by the next call for which it matters.
+"""
 
 from .parts import MAX_ROWS, Area, Kv, Latent, Layout, Part, Recurrent, Slot
 from .state import State, StateSnapshot
-
-
-class KvCache(State):
-    """Temporary: the names that the engine used, until it uses `State`."""
-
-    can_truncate = True
-
-    @property
-    def geometry(self) -> tuple[Part, ...]:
-        return self.parts
-
-    @property
-    def address(self) -> int:
-        return self._buffers[0].ctypes.data
-
-    @property
-    def stride(self) -> int:
-        return self._strides[0]
-
-    def append(self, layer, k, v) -> None:
-        for i in range(len(k)):
-            self.write(layer, self.len + i, k[i], v[i])
-
-    def advance(self, m: int) -> None:
-        self.begin(m)
-        self.commit(m)
-
-
-LayerGeometry, CacheSnapshot = Kv, StateSnapshot
 
 __all__ = ["MAX_ROWS", "Area", "Kv", "Latent", "Layout", "Part", "Recurrent", "Slot", "State", "StateSnapshot"]

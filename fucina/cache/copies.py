@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
 from .parts import Part
-from .record import Held, Mark
+from .record import Held, Mark, SavedRows
 
 if TYPE_CHECKING:
     from .state import State
@@ -76,10 +76,10 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
         raise KvCacheOverflow(f"{end} rows pass the capacity of {state.capacity}")
     source.rollback()
     for area, low in zip(state.layout.areas, source._held.low, strict=False):
-        wanted = max(start, area.first_read(end))
-        if wanted < min(low, end):
+        needed = max(start, area.first_read(end))
+        if needed < min(low, end):
             raise KvCacheShapeMismatch(
-                f"rows up to {end} were asked for: in a window of {area.window} they need positions from {wanted} on, "
+                f"rows up to {end} were asked for: in a window of {area.window} they need positions from {needed} on, "
                 f"the source holds them from {low} on"
             )
     bank = None
@@ -91,15 +91,27 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         bank = source._banks[marks[end]]
-    # A ring takes over what it has room for; then it holds nothing older, unless that joins on.
+    # A ring takes over the latest rows that fit; then it holds nothing older, unless that continues without a gap.
     first = tuple(
         min(end, max(start, at, end - stride)) for at, stride in zip(source._held.low, state._strides, strict=True)
     )
     state.begin(end - start)
     for slot, planes in state._planes.items():
         planes.copy(source._planes[slot], first[planes.area], end)
-    written = state._low_after(end)
+    written = state._held.low_after(end, state._ring_strides)
     _adopt(state, end, tuple(f if f > start else w for f, w in zip(first, written, strict=True)), bank)
+
+
+def save_rows(state: State, low: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[SavedRows, ...]]:
+    """Copies of the rows below `low` that a rollback needs; before them, per area of planes, the first position held."""
+    held = state._held
+    copied = held.endangered(low, state.layout.areas)
+    saved = tuple(
+        (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
+        for slot, p in state._planes.items()
+        if p.area in copied
+    )
+    return tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low)), saved
 
 
 def _adopt(state: State, end: int, low: tuple[int, ...], bank: np.ndarray | None) -> None:

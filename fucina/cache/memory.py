@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import one_of
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
 from .parts import Kv, Latent, Layout, Recurrent
 
@@ -20,7 +21,7 @@ def allocate(nbytes: int, what: str) -> np.ndarray:
 
     Raises
     ------
-    KvCacheOverflow : the system does not give that much; the message begins with `what`.
+    KvCacheOverflow : the system has not that much; the message begins with `what`.
     """
     # An anonymous mapping, not np.empty: NumPy asks for huge pages, and then a few rows in each plane would make the
     # whole buffer resident.  Here pages that no row has touched cost nothing.
@@ -89,8 +90,7 @@ def allocate_planes(layout: Layout, capacity: int, dtype: str) -> tuple[list[np.
     KvCacheShapeMismatch : `dtype` is neither "f16" nor "f32".
     KvCacheOverflow : the machine does not have the memory.
     """
-    if dtype not in DTYPES:
-        raise KvCacheShapeMismatch(f"cache dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    one_of("cache dtype", dtype, DTYPES.keys(), KvCacheShapeMismatch)
     item, strides = DTYPES[dtype], layout.strides(capacity)
     buffers = [
         allocate(area.width * stride * item.itemsize, f"a cache of {capacity} positions")

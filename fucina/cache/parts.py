@@ -1,6 +1,6 @@
 """What a stream keeps between passes, as a family lists it: one part per slot, usually one slot per layer.
 
-`Layout` says where each part lies.  Slots are grouped into *areas*: one for all planes that keep every position, one
+`Layout` decides where each part lies.  Slots are grouped into *areas*: one for all planes that keep every position, one
 per distinct window, one for all recurrent parts.  The grouping depends on the family alone, so a kernel learns a slot's
 area and offsets once, and per stream only the address and stride of each area (`State.words`).
 
@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ..checks import integer, shown
 from ..errors import KvCacheShapeMismatch
 
 MAX_ROWS = 128
 """Rows of one pass at most."""
 
 MAX_AREAS = 7
-"""Areas of one family at most: a stream's entry in the native pass has room for the words of so many."""
+"""Areas of one family at most: a stream's entry in the native pass holds the words of that many."""
 
 CHUNK = 64
 """Positions that a kernel reads at once; strides are multiples of it."""
@@ -34,9 +35,11 @@ CHUNK = 64
 _LINE = 16  # float32 numbers of one cache line: recurrent parts start on one
 
 
-def _check_count(what: str, value: object, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise KvCacheShapeMismatch(f"{what} must be an integer of at least {least}, got {value!r}")
+def _check_counts(part: Part, **least: int) -> None:
+    """Check fields of a part: integers of at least so much."""
+    for name, low in least.items():
+        value = integer(f"{type(part).__name__} {name}", getattr(part, name), low, error=KvCacheShapeMismatch)
+        object.__setattr__(part, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,7 @@ class Kv:
     window: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("kv_heads", "k_dim", "v_dim"):
-            _check_count(f"Kv {name}", getattr(self, name))
-        _check_count("Kv window", self.window, 0)
+        _check_counts(self, kv_heads=1, k_dim=1, v_dim=1, window=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,7 @@ class Latent:
     v_at: int = 0
 
     def __post_init__(self) -> None:
-        _check_count("Latent k_dim", self.k_dim)
-        _check_count("Latent v_dim", self.v_dim)
-        _check_count("Latent v_at", self.v_at, 0)
+        _check_counts(self, k_dim=1, v_dim=1, v_at=0)
         if self.v_at + self.v_dim > self.k_dim:
             raise KvCacheShapeMismatch(
                 f"a latent's value must lie inside its key: {self.v_dim} numbers from {self.v_at} on of {self.k_dim}"
@@ -87,9 +86,9 @@ class Recurrent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, tuple) or not self.shape:
-            raise KvCacheShapeMismatch(f"Recurrent shape must be a tuple of at least one size, got {self.shape!r}")
-        for size in self.shape:
-            _check_count("Recurrent shape", size)
+            raise KvCacheShapeMismatch(f"Recurrent shape must be a tuple of at least one size, got {shown(self.shape)}")
+        sizes = tuple(integer("a size of Recurrent shape", n, 1, error=KvCacheShapeMismatch) for n in self.shape)
+        object.__setattr__(self, "shape", sizes)
 
 
 Part = Kv | Latent | Recurrent
@@ -135,7 +134,7 @@ class Area:
     width: int
 
     def stride(self, capacity: int, max_rows: int) -> int:
-        """Rows of each plane for so many positions; `max_rows` are those that one pass may write."""
+        """Rows per plane for `capacity` positions; `max_rows` are those that one pass may write."""
         full = _round_up(capacity, CHUNK)
         return min(full, _round_up(self.window + max_rows - 1, CHUNK)) if self.kind == "ring" else full
 
@@ -154,7 +153,7 @@ class Layout:
     Parameters
     ----------
     parts : one per slot.
-    max_rows : rows of one pass at most: a ring has room for its window and for so many new rows.
+    max_rows : rows of one pass at most: a ring holds its window and that many new rows.
 
     Attributes
     ----------
@@ -173,8 +172,7 @@ class Layout:
         for i, part in enumerate(self.parts):
             if not isinstance(part, Part):
                 raise KvCacheShapeMismatch(f"slot {i}: expected Kv, Latent or Recurrent, got {type(part).__name__}")
-        _check_count("max_rows", max_rows)
-        self.max_rows = max_rows
+        self.max_rows = integer("max_rows", max_rows, 1, error=KvCacheShapeMismatch)
         keys = sorted({_area_key(part) for part in self.parts})
         if len(keys) > MAX_AREAS:
             raise KvCacheShapeMismatch(

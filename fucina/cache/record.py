@@ -57,6 +57,10 @@ class Held(NamedTuple):
     marks: tuple[Mark, ...] = ()
     open: Open | None = None
 
+    def low_after(self, end: int, strides: Sequence[int]) -> tuple[int, ...]:
+        """First position held per area, once all positions below `end` have been written; no strides: no ring."""
+        return tuple([max(at, end - n) for at, n in zip(self.low, strides, strict=True)]) if strides else self.low
+
     def endangered(self, low: Sequence[int], areas: Sequence[Area]) -> set[int]:
         """Areas in which a pass at `len` would miss rows that it reads, if those below `low` were overwritten."""
         return {i for i, at in enumerate(low) if not areas[i].holds(self.len, at)}
@@ -66,8 +70,8 @@ class Held(NamedTuple):
         point = max(0, min(n, self.len))
         if self.marks:
             point = max((m.position for m in self.marks if m.position <= point), default=0)
-        # A ring that cannot go back to this point cannot go back to an earlier one either (but to 0), so that one look
-        # at each part is enough.
+        # A ring that cannot go back to this point cannot go back to an earlier one either (but to 0), so one check of
+        # each part is enough.
         return point if all(a.holds(point, low) for a, low in zip(areas, self.low, strict=False)) else 0
 
     def rewound(self, n: int) -> Held:

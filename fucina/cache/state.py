@@ -1,18 +1,7 @@
-"""The state of one stream: what its passes leave, so that the next pass need not recompute it.
+"""The state of one stream: what its passes leave, so that the next pass need not recompute it; see `fucina.cache`.
 
-A state holds `len` positions.  A call that computes more of them is a transaction:
-
-    state.begin(rows)        room is checked; from here on passes may write
-    ... a pass ...
-    state.next_pass()        after each pass in which the stream had rows (a long call is cut into several)
-    state.commit(rows)       `len` moves; or state.rollback(), and everything is as before
-
-What a pass writes is out of sight until `commit`: rows at or past `len` are scratch, and of recurrent parts another
-bank than the committed one is written.  A transaction that was never closed, because Ctrl-C came between the lines, is
-rolled back by the next call that needs to know.
-
-Everything that says what is valid is one immutable record, `Held`, and every method replaces it by one assignment, as
-its last act.  So an interrupt at any instruction leaves the state of before or the state of after.
+One immutable record, `Held`, says what is valid, and every method replaces it by one assignment, as its last act.  So
+an interrupt at any instruction leaves the state of before or the state of after.
 """
 
 from __future__ import annotations
@@ -22,6 +11,7 @@ from threading import get_ident
 
 import numpy as np
 
+from ..checks import integer
 from ..errors import CannotRewind, KvCacheOverflow, KvCacheShapeMismatch, NoOpenPass
 from . import copies
 from .copies import StateSnapshot
@@ -38,7 +28,7 @@ class State:
     layout : where the parts lie, or the parts themselves.
     capacity : positions that fit, at least 1.
     dtype : "f16" (the default) or "f32", of keys, values and latents; recurrent parts are always float32.
-    fingerprint : names the model that the state belongs to; a pass of another model refuses it.
+    fingerprint : identifies the model that the state belongs to; a pass of another model refuses it.
 
     Attributes
     ----------
@@ -54,14 +44,13 @@ class State:
         self, layout: Layout | Sequence[Part], capacity: int, dtype: str = "f16", fingerprint: bytes = b""
     ) -> None:
         self.layout = layout if isinstance(layout, Layout) else Layout(layout)
-        if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or capacity < 1:
-            raise KvCacheOverflow(f"capacity must be an integer of at least 1 position, got {capacity!r}")
-        self.capacity, self.dtype, self.fingerprint = int(capacity), dtype, fingerprint
+        self.capacity = integer("capacity", capacity, 1, error=KvCacheOverflow)
+        self.dtype, self.fingerprint = dtype, fingerprint
         self._buffers, self._planes = allocate_planes(self.layout, self.capacity, dtype)
         self._strides = self.layout.strides(self.capacity)
         self._words = [w for b, s in zip(self._buffers, self._strides, strict=True) for w in (b.ctypes.data, s)]
         self._banks = Banks(self.layout) if self.layout.recurrent else None
-        self._rings = any(area.kind == "ring" for area in self.layout.areas)
+        self._ring_strides = self._strides if any(area.kind == "ring" for area in self.layout.areas) else ()
         marks = (Mark(0, 0),) if self._banks else ()
         self._held = Held(0, (0,) * len(self._strides), marks)
         self.owner: object | None = None
@@ -80,7 +69,7 @@ class State:
         return self._held.len
 
     def byte_size(self) -> int:
-        """Bytes of all planes and banks; pages that were never touched are counted, though they take no memory."""
+        """Bytes of all planes and banks, pages that were never touched included (they take no memory)."""
         return sum(b.nbytes for b in self._buffers) + (self._banks.byte_size() if self._banks is not None else 0)
 
     # --- transactions ---------------------------------------------------------------------------------------------
@@ -101,22 +90,16 @@ class State:
         if self._banks:
             source = held.marks[-1].bank
             target = self._banks.spare([m.bank for m in held.marks])
-        low = self._low_after(end)
+        low = held.low_after(end, self._ring_strides)
         saved: tuple[SavedRows, ...] = ()
         if rows > self.layout.max_rows and low != held.low:
             # A ring has room for its window and the rows of one pass: several passes may overwrite rows that a pass
             # after a rollback would read, so these are copied.  Other rows that go could only serve a rewind.
-            copied = held.endangered(low, self.layout.areas)
-            saved = tuple(
-                (slot, held.low[p.area], p.get(held.low[p.area], min(low[p.area], held.len)))
-                for slot, p in self._planes.items()
-                if p.area in copied
-            )
-            low = tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low))
+            low, saved = copies.save_rows(self, low)
         self._held = Held(held.len, low, held.marks, Open(rows, source, target, 0, saved, get_ident()))
 
     def next_pass(self) -> None:
-        """A pass has written its rows; the next one reads the recurrent parts that it has left.
+        """End a pass: the next one reads the recurrent parts that it has left.
 
         Called after each pass in which the stream had rows, the last one included.
 
@@ -137,9 +120,9 @@ class State:
     def commit(self, rows: int) -> None:
         """Close the transaction and hold its first `rows` rows: all of them, or those of tokens that were accepted.
 
-        What exists after all of the rows only (recurrent parts, rows of a window that a long call has overwritten)
-        cannot be kept in part: then `len` stays where the transaction began, and the caller computes the rows again.
-        The recurrent parts of before stay as a way back to the old `len`, until the next transaction is committed.
+        What exists only after all of the rows (recurrent parts, rows of a window that a long call has overwritten)
+        cannot be kept in part: then `len` stays as it was, and the caller computes the rows again.  The recurrent parts
+        of before can be gone back to until the next transaction is committed.
 
         Raises
         ------
@@ -152,7 +135,7 @@ class State:
             raise NoOpenPass("another thread has begun a transaction of this state; expected one thread per state")
         if not 0 <= rows <= transaction.rows:
             raise KvCacheShapeMismatch(f"the transaction was begun for {transaction.rows} rows, commit got {rows}")
-        end, marks, low = held.len + rows, held.marks, self._low_after(held.len + transaction.rows)
+        end, marks, low = held.len + rows, held.marks, held.low_after(held.len + transaction.rows, self._ring_strides)
         if rows < transaction.rows:
             whole = zip(self.layout.areas, low, strict=False)
             if self._banks or not all(area.holds(end, first) for area, first in whole):
@@ -166,10 +149,9 @@ class State:
         self._held = Held(end, low, marks)
 
     def rollback(self) -> None:
-        """Drop the open transaction, if there is one.
+        """Drop the open transaction, if there is one: what the next pass reads is as it was before `begin`.
 
-        `len` and everything that a pass reads from there on are as before `begin`.  Ways back to earlier positions may
-        be lost, as after a commit.
+        It may no longer be possible to go back to earlier positions, as after a commit.
         """
         held = self._held
         if held.open is None:
@@ -178,23 +160,18 @@ class State:
             self._planes[slot].put(first, rows)
         self._held = held._replace(open=None)
 
-    def _low_after(self, end: int) -> tuple[int, ...]:
-        """First position held per area, once all positions below `end` have been written."""
-        low = self._held.low
-        return tuple([max(at, end - n) for at, n in zip(low, self._strides, strict=True)]) if self._rings else low
-
     def _opened(self) -> Open:
         if self._held.open is None:
-            raise NoOpenPass("no transaction is open; expected begin() first")
+            raise NoOpenPass("no transaction is open; expected a call of begin() first")
         return self._held.open
 
     # --- going back -----------------------------------------------------------------------------------------------
 
     def rewind_point(self, n: int) -> int:
-        """The largest number of positions, at most `n` and `len`, that the state can go back to.
+        """The largest number of positions, at most `n` and `len`, that all parts can go back to; 0 is always possible.
 
-        For planes that keep every position it is `n`; for a ring `n` if the rows that a query at `n` reads are still
-        held; for recurrent parts a position whose arrays are held.  All parts must agree; 0 is always possible.
+        Planes that keep every position can go back to any; a ring, if it still holds the rows that a query at `n`
+        reads; recurrent parts, to positions whose arrays are held.
         """
         return self._held.rewind_point(n, self.layout.areas)
 
@@ -241,14 +218,11 @@ class State:
     # --- copies ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> StateSnapshot:
-        """A copy of the positions held, independent of what happens to this state later.
-
-        An open transaction is rolled back.
-        """
+        """A copy of the positions held, independent of this state.  An open transaction is rolled back."""
         return copies.take(self)
 
     def restore(self, snapshot: StateSnapshot) -> None:
-        """Become what the snapshot holds.  Interrupted, the state is as before or empty.
+        """Hold what the snapshot holds.  Interrupted, the state is as before or empty.
 
         Raises
         ------
@@ -260,8 +234,7 @@ class State:
     def copy_rows(self, source: State, start: int, end: int) -> None:
         """Copy positions [start, end) of another state to the same positions of this one, and set `len` to `end`.
 
-        Keys carry their position (RoPE), so rows cannot move.  `end <= start` changes nothing.  Every end that
-        `source.rewind_point` gives can be copied.
+        Keys depend on their position (RoPE), so rows cannot move.  `end` may be any that `source.rewind_point` gives.
 
         Raises
         ------
@@ -275,8 +248,7 @@ class State:
     def words(self) -> list[int]:
         """Two integers per area, for kernels: the address and the stride of its planes.
 
-        The recurrent area's are the addresses of the bank to read and of the bank to write; they need an open
-        transaction (NoOpenPass).
+        The recurrent area's are the addresses of the banks to read and to write; NoOpenPass without a transaction.
         """
         if self._banks is None:
             return list(self._words)
@@ -313,6 +285,4 @@ class State:
         try:
             return self._planes[slot]
         except KeyError:
-            raise KvCacheShapeMismatch(
-                f"slot {slot} of a state with {len(self.layout.slots)} slots has no rows"
-            ) from None
+            raise KvCacheShapeMismatch(f"slot {slot} of the {len(self.layout.slots)} slots has no rows") from None

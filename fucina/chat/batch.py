@@ -22,8 +22,9 @@ from ..errors import (
     SharedBatchProcessor,
     SharedStream,
 )
-from .conversation import Conversation
+from .conversation import Conversation, UserMessage
 from .mailbox import Mailbox
+from .token_conversation import TokenConversation
 from .turn import Reply, Turn, Write
 
 if TYPE_CHECKING:
@@ -34,15 +35,17 @@ Writers = Sequence[Write | None] | None
 PATIENCE = 0.02  # seconds that a step waits for one slow writer, when no stream goes on
 
 
-def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writers: Writers = None) -> list[Reply]:
+def send_batch(
+    conversations: Sequence[Conversation], users: Sequence[UserMessage], writers: Writers = None
+) -> list[Reply]:
     """Send one message to each of several conversations and return their replies.
 
     Parameters
     ----------
     conversations : of one model, each once.
-    users : what is said to each; see `Conversation.send`.
-    writers : called with the pieces of each reply's text as they are decided; None where nobody reads along.  Each is
-        called on a thread of its own: a slow reader holds up no other reply.
+    users : the message to each; see `Conversation.send`.
+    writers : called with the pieces of each reply's text as they are decided; None for a reply that is not streamed.
+        Each is called on a thread of its own: a slow reader delays no other reply.
 
     Raises
     ------
@@ -70,7 +73,7 @@ def send_batch(conversations: Sequence[Conversation], users: Sequence[Any], writ
 def send_batch_tokens_reuse(
     conversations: Sequence[Conversation], ids_list: Sequence[Sequence[int]], writers: Writers = None
 ) -> list[Reply]:
-    """`Conversation.send_tokens_reuse` for several conversations together; failures stay where they are.
+    """`Conversation.send_tokens_reuse` for several conversations together; a failure ends its own reply only.
 
     A stream whose prompt does not fit, whose writer fails (a client that left) or whose sampler refuses ends with
     finish_reason "error" and the exception in `error`; the others go on, undisturbed.  Parameters and errors are
@@ -107,7 +110,7 @@ class TurnBatch:
         self.scheduler = Scheduler(model)
         self._mailboxes: dict[int, Mailbox] = {}  # by id(turn)
 
-    def send(self, conversation: Conversation, user: Any, write: Write | None = None) -> Turn:
+    def send(self, conversation: Conversation, user: UserMessage, write: Write | None = None) -> Turn:
         """Let a conversation take part with a message (see `Conversation.send`); its prompt is computed first.
 
         Raises the errors of `Conversation.send`, and those of `send_batch` for streams that do not go together.
@@ -160,11 +163,11 @@ class TurnBatch:
                 self._settle(turn)
                 continue
             turn.text.finish()  # the last piece
-            if mailbox.close(PATIENCE if none_live else 0):  # a slow writer is waited for when there is nothing to do
+            if mailbox.close(PATIENCE if none_live else 0):  # a slow writer is waited for once no other reply goes on
                 self._settle(turn, mailbox.error)
 
     def close(self, error: Exception | None = None) -> None:
-        """End whatever is under way."""
+        """End all replies that are under way."""
         for turn in self.turns:
             if turn.reply is None:
                 turn.cancel()
@@ -183,7 +186,7 @@ class TurnBatch:
 def _check(
     conversations: Iterable[Conversation], prompts: Iterable[Any], writers: Iterable[Write | None] | None
 ) -> tuple[list[Conversation], list[Any], list[Write | None]]:
-    """Return three lists with one entry per stream, or raise what makes a batch impossible."""
+    """Return three lists with one entry per stream, or raise an error if they make no batch."""
     streams = _listed("conversations", conversations)
     for c in streams:
         if not isinstance(c, Conversation):
@@ -209,11 +212,11 @@ def _listed(name: str, items: Iterable[Any]) -> list[Any]:
     return list(items)
 
 
-def _check_together(model: Model, conversations: Sequence[Conversation]) -> None:
-    """Raise what keeps conversations from sharing passes."""
+def _check_together(model: Model, conversations: Sequence[TokenConversation]) -> None:
+    """Raise an error if conversations cannot share passes."""
     n = len(conversations)
     if any(c.model is not model for c in conversations):
-        raise MixedBatchModels("the conversations of a batch share their passes, so that they must belong to one model")
+        raise MixedBatchModels("the conversations of a batch share their passes, so they must belong to one model")
     if len({id(c) for c in conversations}) < n:
         raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
     if len({id(c.cache) for c in conversations}) < n:

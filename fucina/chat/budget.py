@@ -1,7 +1,7 @@
 """What a chat template may make while it renders, and how long it may take.
 
-Everything that a rendering makes is charged, whether it is kept or not, so that it never holds more than that.  Sizes are
-taken before a thing is made wherever it could be much larger than what it is made of.
+Everything that a rendering makes is charged, whether it is kept or not, so that it never holds more than its limit.
+Where a result could be much larger than what it is made of, its size is charged before it is made.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jinja2.utils import Namespace
 
 MAX_SECONDS = 10.0  # of processor time
 MAX_MADE = 1 << 26  # units that one rendering may make, beside what the messages bring:
-PER_CHARACTER = 64  # for each of their characters, and, for texts that grow and lists that are searched
+PER_CHARACTER = 64  # per character of theirs; and, for texts that grow and lists that are searched
 MAX_GROWING = 1 << 28  # message by message, up to these
 MAX_DEPTH = 64  # lists within lists
 MAX_NUMBER = 1 << 16  # given to a filter or a method of a text: a width, a count, an indent
-ITEM = 16  # units of a list's item; a unit is a character, at most 6 bytes of anything
+ITEM = 16  # units per item of a list; a unit is a character, or at most 6 bytes of anything
 _TICK = 1 << 12  # units between two looks at the clock
 
 
@@ -43,12 +43,12 @@ class Budget:
         self._weights: dict[int, tuple[int, int, Any]] = {}  # by id: weight and depth
 
     def need(self, units: int) -> None:
-        """Raise SecurityError unless so many units are left."""
+        """Raise SecurityError unless `units` are left."""
         if units > self.left:
             raise SecurityError(f"the template makes too much: more than {self.limit} characters and items")
 
     def spend(self, units: int) -> None:
-        """Take units away; raises SecurityError if there are not so many, or the time is over."""
+        """Take units away; raises SecurityError if fewer are left, or the time is over."""
         self.need(units)
         self.left -= units
         if self._looked - self.left > _TICK:
@@ -59,7 +59,7 @@ class Budget:
     def weigh(self, value: Any) -> int:
         """Return about how many characters `str(value)` has; raises SecurityError for more than are left.
 
-        A list that stands in several places of `value` counts at each of them, as it does in its text.
+        A list that occurs in several places of `value` counts at each of them, as it does in its text.
         """
         return self._measure(value, 0)[0]
 
@@ -90,14 +90,14 @@ class Budget:
     def _items(value: Any, level: int) -> Iterable[Any] | None:
         if isinstance(value, Namespace):
             if level:
-                raise SecurityError("a namespace stands inside of a list or of another namespace")
+                raise SecurityError("a namespace is inside a list or another namespace")
             value = dict(getattr(value, "_Namespace__attrs", {}))
         if isinstance(value, Mapping):
             return [*value.keys(), *value.values()]
         return value if isinstance(value, _CONTAINERS) else None
 
     def made(self, value: Any) -> Any:
-        """Charge for a fresh value, or for the items of a lazy one as they come; return it."""
+        """Charge for a new value, or for the items of a lazy one as they come; return it."""
         if isinstance(value, Iterator):
             return self.walk(value)
         self.spend(shallow(value))
@@ -110,7 +110,7 @@ class Budget:
         return value
 
     def walk(self, items: Iterable[Any], each: int = ITEM) -> Iterator[Any]:
-        """Give the items of a loop; each takes its units."""
+        """Give the items of a loop; `each` units are charged per item."""
         for item in items:
             self.spend(each + (shallow(item) if isinstance(item, list) else 0))
             yield item

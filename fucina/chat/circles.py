@@ -14,14 +14,14 @@ PERIODS = 256
 """Longest passage that is looked for, in tokens."""
 
 REPEATS = 4
-"""Least number of times that a passage must stand at the end of the text, one after the other."""
+"""How many times a passage must at least occur at the end of the text, one after the other."""
 
 LENGTH = 128
 """Least number of tokens that they must have together: short passages must come more often than long ones."""
 
 
 class Circle(NamedTuple):
-    """A passage of `period` tokens that stands `repeats` times at the end of a text."""
+    """A passage of `period` tokens that occurs `repeats` times in a row at the end of a text."""
 
     period: int
     repeats: int

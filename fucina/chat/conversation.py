@@ -4,75 +4,40 @@ Two kinds of prompt.  A built-in `ChatFormat` renders *one turn*, which goes aft
 `ChatTemplate`, and every `..._reuse` method, brings the *whole* conversation: the longest common prefix of its tokens
 and those in the cache is kept, the rest is dropped and computed.  So whatever a template does to older turns costs
 time, never correctness.
-
-What a conversation knows is one immutable record, `Story`, replaced by one assignment when a turn begins, ends, or is
-taken back.  The state's rows always belong to a prefix of the story's tokens: before the story changes, the state goes
-back to what the old and the new one share.  So Ctrl-C at any moment leaves a conversation that can go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .. import checks, defaults
-from ..engine.drafts import common_prefix
-from ..engine.scheduler import Scheduler
-from ..engine.stream import Stream, rewind_point
-from ..engine.text import StreamText, stop_texts
+from ..engine.text import stop_texts
 from ..errors import (
-    ContextFull,
-    ConversationClosed,
-    EmptyMessages,
     InvalidOption,
-    InvalidPrefix,
     NoSuchTurn,
     UnknownMessages,
 )
-from ..sampling import LogitProcessor, Sampler, SamplerOptions, reset_processor
-from ..speculative.factory import Document, make_drafter, reference_ids, reference_source
+from ..sampling import LogitProcessor, Sampler, SamplerOptions
+from ..speculative.factory import Document, make_drafter
 from .formats import ChatFormat
 from .messages import Message, check_messages
 from .prompts import choose_template, rendered_ids, stop_ids
+from .story import Story
 from .template import ChatTemplate
+from .token_conversation import TokenConversation
 from .turn import Reply, ReplyStream, Turn, Write
 from .warm import WarmState, adopt
 
 if TYPE_CHECKING:
     from ..cache import State
     from ..model import Model
-    from ..speculative import Stats
+
+UserMessage = str | Sequence[Any]  # text, or a list of text parts
 
 
-class TurnRecord(NamedTuple):
-    """Where a turn stands: tokens before it, tokens up to its reply, messages before it (None: not made by `send`)."""
-
-    start: int
-    prompt_end: int
-    messages: int | None
-
-
-class Story(NamedTuple):
-    """What a conversation knows.
-
-    opening : the system message, if there is one.
-    tokens : all tokens, between turns.  messages : what `send` has seen and said, the system message included.
-    turns : a record per turn.  complete : whether `messages` is the whole conversation.
-    turn : the reply that is being made.  latest : the latest reply.
-    """
-
-    opening: list[Message]
-    tokens: list[int]
-    messages: list[Message]
-    turns: tuple[TurnRecord, ...] = ()
-    complete: bool = True
-    turn: Turn | None = None
-    latest: Reply | None = None
-
-
-class Conversation:
+class Conversation(TokenConversation):
     """A conversation of several turns.
 
     Parameters
@@ -87,7 +52,7 @@ class Conversation:
     max_tokens : int
         Tokens of one reply at most.
     think_off : bool
-        Prime replies with an empty reasoning block (a format), or tell the template `enable_thinking=False`.
+        Begin replies with an empty reasoning block (a format), or give the template `enable_thinking=False`.
     stop : str or sequence of str
         Texts that end a reply; none of such a text is given out, and nothing before it is lost.  An empty text stops
         nothing.
@@ -102,12 +67,7 @@ class Conversation:
     sampling
         Fields of `SamplerOptions`.  The draws go on from turn to turn.
 
-    Attributes
-    ----------
-    model, sampler, drafter : what makes the replies.
-    stop, stop_ids, max_tokens : what ends them.
-    prefix_rows : int
-        Rows of the cache before the first token; see `note_prefix_rows`.
+    Attributes are those of `TokenConversation`.
 
     Raises
     ------
@@ -160,119 +120,16 @@ class Conversation:
         """
         return cls(model, system, _warm=warm, **options)
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
-
-    @property
-    def history(self) -> list[int]:
-        """All tokens, those of a reply that is being made included.  The cache holds rows of a prefix of them."""
-        turn = self._story.turn
-        return self._story.tokens if turn is None else turn.stream.tokens
-
-    @property
-    def system(self) -> str | None:
-        """The system message; `reset` may change it."""
-        opening = self._story.opening
-        return opening[0]["content"] if opening else None
-
-    @property
-    def messages(self) -> list[Message]:
-        """What `send` has seen and said, the system message included."""
-        return self._story.messages
-
-    @property
-    def reused_prefix(self) -> int:
-        """Of the latest reply: prompt tokens whose rows were in the cache already."""
-        return 0 if self._story.latest is None else self._story.latest.reused_prefix
-
-    @property
-    def fired_stop(self) -> int | None:
-        """Of the latest reply: which of the stop texts ended it."""
-        return None if self._story.latest is None else self._story.latest.stop_index
-
-    @property
-    def cache(self) -> State:
-        """The state; ConversationClosed once it was taken away."""
-        if self._state is None:
-            raise ConversationClosed(
-                "the cache of this conversation was taken away; start another one with init_warm()"
-            )
-        return self._state
-
-    @property
-    def used(self) -> int:
-        """Positions of the cache in use."""
-        return self.cache.len
-
-    @property
-    def capacity(self) -> int:
-        """Positions that the conversation may have."""
-        return min(self.cache.capacity, self.model.context)
-
-    def take_cache(self) -> WarmState:
-        """End the conversation and give its cache away, with its tokens.
-
-        Raises
-        ------
-        ConversationClosed : it was taken already.
-        """
-        self._end_turn()
-        cached = self.cache.len - self.prefix_rows
-        if missing := self.history[cached:-1]:  # rows that a broken turn has cost
-            self.model.forward_rows([(self.cache, missing, "none")])
-        warm = WarmState.of(self.cache, self.history, self.prefix_rows)
-        self._state = None
-        return warm
-
-    def note_prefix_rows(self, rows: int) -> None:
-        """Declare the rows that the cache holds a preloaded prefix: they belong to no token and are never dropped.
-
-        Once, before the first turn, after the rows have been written into `cache`.
-
-        Raises
-        ------
-        InvalidPrefix : the conversation has begun, or the cache does not hold exactly `rows` rows.
-        """
-        self._end_turn()
-        if self.history or self.cache.len != rows:
-            raise InvalidPrefix(
-                f"{rows!r} rows of prefix were declared; the cache holds {self.cache.len} and the conversation "
-                f"{len(self.history)} tokens: expected as many rows, and no token"
-            )
-        self.prefix_rows = int(rows)
-
-    # --- speculation --------------------------------------------------------------------------------------------------
-
-    @property
-    def spec_stats(self) -> Stats | None:
-        """Counts of all speculative steps so far; None if this conversation decodes plainly."""
-        return copy(getattr(self.drafter, "stats", None))
-
-    def add_spec_reference(self, document: Document) -> None:
-        """Add a document that replies may quote, at any moment, also between the pieces of a reply.
-
-        It is matched with the whole conversation at once.  It changes which drafts are made, never a reply.
-
-        Parameters
-        ----------
-        document : text (markers in it are text), or token ids of the model.
-
-        Raises
-        ------
-        SpeculationDisabled : this conversation decodes plainly.
-        ReferencesUnsupported : its draft source takes no references.
-        EmptyInput, InvalidOption, InvalidText, TokenOutOfRange : the document has no token, or is none.
-        """
-        source = reference_source(self.drafter)
-        source.add_reference(reference_ids(self.model, document))
-
-    def clear_references(self) -> None:
-        """Drop all documents; raises SpeculationDisabled, ReferencesUnsupported as `add_spec_reference` does."""
-        reference_source(self.drafter).clear_references()
-
     # --- replies ------------------------------------------------------------------------------------------------------
 
-    def send(self, user: str | Sequence[Any], stream: bool = False) -> Reply | ReplyStream:
-        """Say something and return the reply.
+    @overload
+    def send(self, user: UserMessage, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send(self, user: UserMessage, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send(self, user: UserMessage, stream: bool) -> Reply | ReplyStream: ...
+    def send(self, user: UserMessage, stream: bool = False) -> Reply | ReplyStream:
+        """Send a message and return the reply.
 
         Parameters
         ----------
@@ -281,12 +138,18 @@ class Conversation:
 
         Raises
         ------
-        ContextFull : the conversation with this message leaves no room for a reply; nothing has changed.
+        ContextFull : the conversation with this message leaves no position for a reply; nothing has changed.
         ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
-        UnknownMessages : the template renders whole conversations, and this one was not led by `send` alone.
+        UnknownMessages : the template renders whole conversations, and not all messages of this one came from `send`.
         """
         return self._answer(self._send_turn(user), stream)
 
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """Continue with text that is rendered already.
 
@@ -301,10 +164,16 @@ class Conversation:
         ids = ids if self.history else self.model.tokenizer.with_bos(ids)
         return self._answer(self._append(ids), stream)
 
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_tokens_reuse(self, ids: Sequence[int], stream: bool) -> Reply | ReplyStream: ...
     def send_tokens_reuse(self, ids: Sequence[int], stream: bool = False) -> Reply | ReplyStream:
         """Answer a whole conversation given as tokens; what the cache shares with it is not computed again.
 
-        The last token is always computed, since logits are not kept.  `reused_prefix` tells how many were not.
+        The last token is always computed, since logits are not kept.  `reused_prefix` counts those that were not.
 
         Raises
         ------
@@ -313,35 +182,48 @@ class Conversation:
         """
         return self._answer(self._reuse_turn(ids), stream)
 
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def send_rendered_reuse(self, rendered: str, stream: bool) -> Reply | ReplyStream: ...
     def send_rendered_reuse(self, rendered: str, stream: bool = False) -> Reply | ReplyStream:
         """`send_tokens_reuse` with the rendered text of a whole conversation; special tokens in it are parsed."""
         return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
+    @overload
+    def regenerate(self, stream: Literal[False] = False) -> Reply: ...
+    @overload
+    def regenerate(self, stream: Literal[True]) -> ReplyStream: ...
+    @overload
+    def regenerate(self, stream: bool) -> Reply | ReplyStream: ...
     def regenerate(self, stream: bool = False) -> Reply | ReplyStream:
         """Replace the latest reply by another one to the same prompt, which is not computed again.
 
         The draws go on, so that it is another reply unless it is greedy.
-        Raises NoSuchTurn if nothing has been said yet.
+        Raises NoSuchTurn if there is no reply yet.
         """
         self._end_turn()
         if not self._story.turns:
-            raise NoSuchTurn("there is no reply to make again: nothing has been said in this conversation")
-        record, base = self._story.turns[-1], self._without(1)
+            raise NoSuchTurn("there is no reply to make again: this conversation has no turn yet")
+        record, base = self._story.turns[-1], self._story.without(1)
         user = None if record.messages is None else self.messages[record.messages]
         if isinstance(self._template, ChatTemplate) and user is not None:
             ids = self._encode(self._template, [*base.messages, user])
         else:
             ids = self.history[: record.prompt_end]
-        return self._answer(self._begin(base, ids, user), stream)
+        return self._answer(self._begin(base, ids, user, before=self._story), stream)
 
     def undo(self, turns: int = 1) -> None:
-        """Take back the latest turns, message and reply; raises NoSuchTurn (not so many), InvalidOption (no number)."""
+        """Take back the latest turns, message and reply; raises NoSuchTurn (fewer exist), InvalidOption (no number)."""
         if isinstance(turns, bool) or not hasattr(turns, "__index__"):
-            raise InvalidOption(f"turns must be an integer, got {turns!r}")
+            raise InvalidOption(f"turns must be an integer, got {checks.shown(turns)}")
         self._end_turn()
         if not 0 <= turns <= len(self._story.turns):
-            raise NoSuchTurn(f"{turns} turns cannot be undone, the conversation has {len(self._story.turns)}")
-        self._become(self._without(int(turns)))
+            number = checks.shown(turns)
+            raise NoSuchTurn(f"{number} turns cannot be undone, the conversation has {len(self._story.turns)}")
+        self._become(self._story.without(int(turns)))
 
     def reset(self, system: str | None | EllipsisType = ...) -> None:
         """Forget everything but the system message and a preloaded prefix; the draws go on.
@@ -358,15 +240,6 @@ class Conversation:
         opening = self._story.opening if system is ... else self._checked_opening(system)
         self._become(Story(opening, [], list(opening), latest=self._story.latest))
 
-    def cancel(self) -> None:
-        """End the reply that is being made at its next token, from any thread; without one, do nothing.
-
-        What was said by then stays.  A message that got no token of an answer is dropped.
-        """
-        turn = self._story.turn
-        if turn is not None:
-            turn.cancel()
-
     # --- inside: turns are made here, for this class and for batches --------------------------------------------------
 
     def _checked_opening(self, system: str | None) -> list[Message]:
@@ -376,10 +249,10 @@ class Conversation:
             self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
         return opening
 
-    def _send_turn(self, user: str | Sequence[Any], write: Write | None = None) -> Turn:
+    def _send_turn(self, user: UserMessage, write: Write | None = None) -> Turn:
         self._end_turn()
         if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # says that there is none
+            self._template = ChatTemplate.of(self.model)  # raises: there is none
         message = check_messages([{"role": "user", "content": user}])[0]
         if isinstance(self._template, ChatFormat):
             ids = self._template.encode_turn(
@@ -396,110 +269,10 @@ class Conversation:
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
+        ids = checks.token_ids("ids", ids, self.model.n_tokens)
         base = self._story._replace(messages=[], turns=(), complete=False)
-        return self._begin(base, checks.token_ids("ids", ids, self.model.config.vocab_size), None, write)
+        return self._begin(base, ids, None, write, before=self._story)
 
     def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
         variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
         return template.encode(self.model.tokenizer, messages, **variables)
-
-    def _append(self, ids: list[int], user: Message | None = None, write: Write | None = None) -> Turn:
-        """Begin a turn whose prompt goes after the history."""
-        if not ids:
-            raise EmptyMessages("there is nothing to answer: the prompt has no token")
-        return self._begin(self._story, [*self._story.tokens, *ids], user, write)
-
-    def _begin(self, base: Story, ids: list[int], user: Message | None, write: Write | None = None) -> Turn:
-        """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
-
-        If the turn leaves nothing, the conversation becomes `base`.
-        """
-        if not ids:
-            raise EmptyMessages("there is nothing to answer: the prompt has no token")
-        room = self.capacity - self.prefix_rows - len(ids)
-        if room < 1:
-            prefix = f" after {self.prefix_rows} rows of prefix" if self.prefix_rows else ""
-            raise ContextFull(
-                f"the conversation has {len(ids)} tokens with this message{prefix}, and the context holds "
-                f"{self.capacity}, the reply included; start a new one"
-            )
-        reset_processor(self.sampler.processor)  # may fail: before anything has changed
-        self._keep_rows(ids)
-        text = StreamText(self.model.tokenizer, self.stop, write)
-        stream = Stream(
-            self.cache,
-            list(ids),
-            self.sampler,
-            self.drafter,
-            stop_tokens=self.stop_ids,
-            max_tokens=min(self.max_tokens, room),
-            on_token=text.take,
-            prefix_rows=self.prefix_rows,
-        )
-        turn = Turn(self, base, stream, text, user)
-        self._story = base._replace(turn=turn)
-        return turn
-
-    def _answer(self, turn: Turn, stream: bool) -> Reply | ReplyStream:
-        scheduler = Scheduler(self.model)
-        scheduler.add(turn.stream)
-        out = ReplyStream(scheduler, turn.stream, turn.text, turn.settle, turn.describe)
-        if stream:
-            return out
-        for _ in out:
-            pass
-        return out.result
-
-    def _end_turn(self) -> None:
-        """End the reply that is being made, if its reader has left it; ConversationClosed if there is no cache."""
-        turn = self._story.turn
-        if self._state is not None and turn is not None:
-            turn.cancel()
-            turn.settle()
-        _ = self.cache
-
-    def _enter(self, turn: Turn, reply: Reply) -> None:
-        """A turn has ended: enter it, unless it left nothing."""
-        if self._story.turn is not turn:
-            return  # entered before
-        if reply.finish_reason in ("error", "cancelled") and not reply.tokens:
-            self._become(turn.base._replace(turn=None, latest=reply))
-            return
-        base = turn.base
-        tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]
-        known = None if turn.user is None else len(base.messages)
-        record = TurnRecord(turn.start, turn.stream.prompt_end, known)
-        messages = base.messages
-        if turn.user is not None:
-            messages = [*messages, turn.user, {"role": "assistant", "content": reply.text}]
-        complete = base.complete and known is not None
-        self._become(Story(base.opening, tokens, messages, (*base.turns, record), complete, None, reply))
-
-    def _without(self, turns: int) -> Story:
-        """The story without its latest turns."""
-        story = self._story
-        if turns == 0:
-            return story
-        first = story.turns[-turns]
-        kept = story.turns[:-turns]
-        messages = story.messages
-        for record in story.turns[-turns:]:
-            if record.messages is not None:
-                messages = messages[: record.messages]
-                break
-        tokens = story.tokens[: first.start]
-        if not tokens:
-            return Story(story.opening, [], list(story.opening), latest=story.latest)
-        return story._replace(tokens=tokens, messages=messages, turns=kept)
-
-    def _become(self, story: Story) -> None:
-        """Let the story be another one; the state keeps the rows that both have."""
-        self._keep_rows(story.tokens)
-        self._story = story
-
-    def _keep_rows(self, tokens: Sequence[int]) -> None:
-        """Let the state hold rows of tokens that stand at the beginning of `tokens` as well as of the history."""
-        cached = self.cache.len - self.prefix_rows
-        keep = common_prefix(self.history[:cached], tokens)
-        if keep < cached:
-            self.cache.rewind(rewind_point(self.cache, self.prefix_rows + keep, self.prefix_rows))

@@ -1,4 +1,4 @@
-"""The four chat formats that the engine knows by heart: ChatML, Llama 3, Gemma 1-3 and Gemma 4.
+"""The four built-in chat formats: ChatML, Llama 3, Gemma 1-3 and Gemma 4.
 
 A model's own template (`ChatTemplate`) always renders a whole conversation.  A format can also render *one turn*, to be
 put after what is already in the cache: nothing is rendered or encoded twice, and the tokens of a reply stay those that
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 _SPACE = " \t\n\v\f\r"
 _ROLES = ("system", "user", "assistant")
-_DROPPED = (
-    "tool_calls",
-    "tool_call_id",
-    "function_call",
-)  # what a message must not have, since it would not be written
+_REFUSED = ("tool_calls", "tool_call_id", "function_call")  # keys that these formats cannot write
 
 
 class ChatFormat(Enum):
@@ -61,10 +57,10 @@ class ChatFormat(Enum):
 
         Parameters
         ----------
-        user : what the user says.
-        system : opens the conversation; looked at in the first turn only.
+        user : the user's message.
+        system : opens the conversation; used in the first turn only.
         first : the conversation begins here; otherwise the assistant's last turn is closed first.
-        think_off : prime the reply with an empty reasoning block (ChatML, Gemma 4; the others have none).
+        think_off : begin the reply with an empty reasoning block (ChatML, Gemma 4; the others have none).
         """
         return plain(self._turn(user, system, first, think_off))
 
@@ -116,7 +112,7 @@ class ChatFormat(Enum):
                 raise ChatTemplateError(
                     f"message {i}: the {self.value} format has the roles {', '.join(_ROLES)}, got {role!r}"
                 )
-            for key in _DROPPED:
+            for key in _REFUSED:
                 if message.get(key):
                     raise ChatTemplateError(
                         f"message {i} ({role}) has {key}: the {self.value} format cannot write tool calls; use the "
@@ -156,7 +152,7 @@ _REASONING = {
     ChatFormat.GEMMA4: ("<|channel>thought", "<channel|>"),
 }
 _Turns = list[tuple[str, str]]
-_Pieces = list[str]  # of text: the format's own, and what messages say
+_Pieces = list[str]  # of text: the format's own, and those of messages
 
 
 # --- ChatML ---------------------------------------------------------------------------------------------------------
@@ -220,7 +216,7 @@ def _gemma_messages(turns: _Turns, think_off: bool) -> _Pieces:
     systems, turns = _leading_systems(turns, ChatFormat.GEMMA)
     if systems and all(role != "user" for role, _ in turns):
         raise ChatTemplateError(
-            "the gemma format has no system role: a system message needs a user's message to stand in"
+            "the gemma format has no system role: a system message needs a user's message to become part of"
         )
     folded = [piece for s in systems for piece in (s, "\n\n")]
     pieces: _Pieces = []

@@ -1,4 +1,4 @@
-"""Text on its way to a reader: a slow one holds up nobody else."""
+"""Text on its way to a reader: a slow one delays no other stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Mailbox:
         self._pieces.put(text)
 
     def close(self, seconds: float = 0.0) -> bool:
-        """Say that no text will follow; return whether the writer has got everything, after `seconds` at the latest."""
+        """End the text; return whether the writer has been given all of it, after `seconds` at the latest."""
         thread = self._thread
         if thread is None:
             return True

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..checks import shown
 from ..errors import ChatTemplateError, EmptyMessages, TrailingAssistantMessage
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -17,7 +18,7 @@ def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return copies of `messages` whose content is text and whose tool calls have one shape.
 
     Content may be a string, or a list of parts `{"type": "text", "text": …}`, which are joined without a separator.
-    Null content is allowed only where a message stands for something else: an assistant's tool calls; it becomes "".
+    Null content is allowed only in an assistant's message with tool calls; it becomes "".
 
     A tool call may be `{"type": "function", "function": {"name": …, "arguments": …}}`, or the inner mapping alone; it
     becomes the former.  Arguments may be a mapping or its JSON text, as APIs send it; they become a mapping, as templates
@@ -42,7 +43,7 @@ def check_conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
     Raises
     ------
     EmptyMessages : there is no message.
-    TrailingAssistantMessage : it ends with tool calls, which nobody has answered.
+    TrailingAssistantMessage : it ends with tool calls that have no results yet.
     ChatTemplateError : see `check_messages`.
     """
     checked = check_messages(messages)
@@ -60,7 +61,7 @@ def _check_message(i: int, message: Message) -> dict[str, Any]:
         raise ChatTemplateError(f"message {i} must be a mapping with role and content, got {type(message).__name__}")
     role = message.get("role")
     if role not in ROLES:
-        found = "it is missing" if role is None else f"got {role!r}"
+        found = "it is missing" if role is None else f"got {shown(role)}"
         raise ChatTemplateError(f"message {i}: role must be one of {', '.join(ROLES)}; {found}")
     where = f"message {i} ({role})"
     content, calls = message.get("content"), message.get("tool_calls")
@@ -87,7 +88,7 @@ def _check_call(where: str, call: Any) -> dict[str, Any]:
     if not isinstance(function, Mapping):
         raise ChatTemplateError(f"{where} must be a mapping with a function, got {type(function).__name__}")
     if not isinstance(function.get("name"), str):
-        raise ChatTemplateError(f"{where}: name must be a string, got {function.get('name')!r}")
+        raise ChatTemplateError(f"{where}: name must be a string, got {shown(function.get('name'))}")
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
         arguments = {}
@@ -106,7 +107,7 @@ def _check_part(where: str, part: Any) -> str:
     if not isinstance(part, Mapping):
         raise ChatTemplateError(f'{where} must be a mapping {{"type": "text", "text": ...}}, got {type(part).__name__}')
     if part.get("type") != "text":
-        raise ChatTemplateError(f'{where} has type {part.get("type")!r}; only "text" is supported')
+        raise ChatTemplateError(f'{where} has type {shown(part.get("type"))}; only "text" is supported')
     if not isinstance(part.get("text"), str):
         raise ChatTemplateError(f"{where}: text must be a string, got {type(part.get('text')).__name__}")
     return part["text"]

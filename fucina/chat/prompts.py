@@ -1,4 +1,4 @@
-"""What a conversation needs to know before its first prompt: which template, which tokens end a reply."""
+"""What a conversation chooses before its first prompt: its template, and which tokens end a reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def choose_template(model: Model, template: ChatFormat | ChatTemplate | str | No
         return ChatFormat(template)
     if not isinstance(template, (ChatFormat, ChatTemplate, type(None))):
         known = f"{', '.join(names)}, a ChatFormat or a ChatTemplate"
-        raise InvalidOption(f"template must be one of {known}, got {template!r}")
+        raise InvalidOption(f"template must be one of {known}, got {checks.shown(template)}")
     return ChatTemplate.of(model) if template is None and model.chat_template is not None else template
 
 
@@ -40,7 +40,7 @@ def stop_ids(
     marker = None if form is None else tokenizer.token_id(form.stop_marker)
     own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
     ids = list(extra) if isinstance(extra, Set) else extra
-    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", ids, model.config.vocab_size))
+    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", ids, model.n_tokens))
 
 
 def rendered_ids(model: Model, rendered: str) -> list[int]:

@@ -1,10 +1,11 @@
-"""Text that remembers, character by character, who wrote it: the template, or somebody else.
+"""Text that records, character by character, who wrote it: the template, or somebody else.
 
 A control token such as `<|im_end|>` may come from a template's own words alone.  Templates take texts apart and put them
-together again, so each character carries its origin, in a `Text`: a `str` to whoever looks at it.  Trust is what has to be
-shown: an operation that is not written here gives a plain `str`, and a plain `str` was written by somebody else.
+together again, so each character carries its origin, in a `Text`, which templates use like any `str`.  A character is
+the template's own only where that is recorded: an operation that is not written here gives a plain `str`, and a plain
+`str` counts as written by somebody else.
 
-Each operation asks `str` for its result and keeps origins only where they add up to the same text, so that a template
+Each operation takes its result from `str` and keeps origins only where they add up to the same text, so that a template
 sees, and makes, exactly what it would with plain strings.
 """
 
@@ -65,7 +66,7 @@ class Text(str):
     # --- cutting --------------------------------------------------------------------------------------------------
 
     def _cut(self, pieces: Iterable[str], gap: int = 0) -> list[str]:
-        """Give pieces of this text, which stand in it in this order with `gap` characters between them, their origins."""
+        """Give pieces of this text, which follow each other in it with `gap` characters between them, their origins."""
         found, start = [], 0
         for piece in pieces:
             found.append(_text(piece, self._origins[start : start + len(piece)]))
@@ -279,7 +280,7 @@ def encode(tokenizer: Tokenizer, text: str, template: str) -> list[int]:
     ----------
     tokenizer : of the model.
     text : what was rendered.
-    template : source of the template, which tells what it uses as markers.
+    template : source of the template, which shows what it uses as markers.
     """
     return tokenizer.encode_rendered(plain(text), origins(text).translate(_WRITERS), tokenizer.barred(template))
 

@@ -1,4 +1,4 @@
-"""What the sandbox changes in a template before it is compiled: strings that know their origin, and charges.
+"""What the sandbox changes in a template before it is compiled: strings get their origin, and costs are charged.
 
 Jinja parses a template into nodes; these are changed, and Python code is made from them.
 """
@@ -15,7 +15,7 @@ from .provenance import own
 
 
 class Rewriting(NodeTransformer):
-    """Makes the strings in a template its own, and puts charges on loops, sums, slices and what is written as a list."""
+    """Marks the strings in a template as its own, and charges loops, sums, slices and lists that it writes."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -81,7 +81,7 @@ class Rewriting(NodeTransformer):
 class Generation(Extension):
     """`{% generation %}…{% endgeneration %}`: marks assistant text for training; here its body is plain output."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 -- as the base class has it
 
     def parse(self, parser):
         line = next(parser.stream).lineno

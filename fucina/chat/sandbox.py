@@ -1,11 +1,12 @@
 """The Jinja environment that chat templates run in: what Hugging Face templates expect, and nothing dangerous.
 
 A template comes with a model file, so it is treated as foreign code: no attributes beyond data, no mutation, bounded
-output, and a `Budget` for everything that it makes, every turn of its loops, and its time.  At some 6 bytes a unit, one
-that means harm holds less than half a gigabyte in a short conversation, less than two in one of a thousand long messages.
+output, and a `Budget` for everything that it makes, every iteration of its loops, and its time.  At some 6 bytes per
+unit, a hostile template holds less than half a gigabyte in a short conversation, less than two in one of a thousand
+long messages.
 
-What is written in a template is its own (see `provenance`): the compiler puts each text and each string constant in as a
-`Text`, and what could lose its origin on the way (filters, `~`, captured output, formats) keeps it here.
+What is written in a template is its own (see `provenance`): the compiler turns each text and each string constant into
+a `Text`, and operations that would lose the origin (filters, `~`, captured output, formats) keep it here.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         numbers = isinstance(left, int) and isinstance(right, int)
         if operator == "*":
             for sequence, count in ((left, right), (right, left)):
-                if isinstance(sequence, (str, bytes, list, tuple)) and isinstance(count, int):
-                    if len(sequence) * count > MAX_REPEAT:
-                        raise SecurityError(f"a repetition makes more than {MAX_REPEAT} items")
+                repeats = isinstance(sequence, (str, bytes, list, tuple)) and isinstance(count, int)
+                if repeats and len(sequence) * count > MAX_REPEAT:
+                    raise SecurityError(f"a repetition makes more than {MAX_REPEAT} items")
             if numbers and left.bit_length() + right.bit_length() > MAX_BITS:
                 raise SecurityError(f"a number has more than {MAX_BITS} bits")
         elif operator == "**":
@@ -89,11 +90,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             left = traced(left) if type(left) is str else left
         elif operator == "+":
             budget.need(shallow(left) + shallow(right))
-            return super().call_binop(context, operator, left, right)  # charged by _Rewriting
+            return super().call_binop(context, operator, left, right)  # charged by `Rewriting`
         return budget.made(super().call_binop(context, operator, left, right))
 
     def getitem(self, obj, argument):
-        current().weigh(argument)  # a message about one that is missing spells it out
+        current().weigh(argument)  # the message about a missing one contains it
         return super().getitem(obj, argument)
 
     def wrap_str_format(self, value):
@@ -133,7 +134,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Formatter(SandboxedFormatter):
-    """`str.format` that charges each field before it goes into the text, and keeps where its parts come from."""
+    """`str.format` that charges each field before it goes into the text, and keeps the origins of its parts."""
 
     def vformat(self, form, args, kwargs):
         self._pieces: list[str] = []
@@ -159,7 +160,7 @@ class _Formatter(SandboxedFormatter):
 
 
 def _charged(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that is charged for what it makes, and does not lose where it comes from."""
+    """Return a filter that is charged for what it makes, and keeps origins."""
     at = 1 if hasattr(run, "jinja_pass_arg") else 0
 
     @functools.wraps(run)
@@ -236,7 +237,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def run_template(template: jinja2.Template, variables: dict[str, Any], now: datetime) -> str:
-    """Render to a text that knows which characters are the template's own (see `provenance`).
+    """Render to a text that records which characters are the template's own (see `provenance`).
 
     `variables` has the messages.  Raises what the template raises.
     """

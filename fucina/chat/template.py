@@ -1,6 +1,6 @@
 """A model's own chat template: from messages to the text, or better the tokens, that the model was trained on.
 
-`encode` is the safe way.  Control tokens such as `<|im_end|>` come from the template alone: where a message, a tool or a
+Use `encode` for messages from outside.  Control tokens such as `<|im_end|>` come from the template alone: where a message, a tool or a
 variable spells one, it is encoded as the characters it is (see `provenance`).
 
 A conversation ends within the assistant's turn: with its opening, or, where the last message is the assistant's, with
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..tokenizers import Tokenizer
 
-_LONGEST_MESSAGE = 1000  # characters of what a template says when it fails
+_LONGEST_MESSAGE = 1000  # characters of a template's error message that are shown
 
 
 class ChatTemplate:
@@ -98,7 +98,7 @@ class ChatTemplate:
         TrailingAssistantMessage
             The last message is an assistant's tool calls.
         ChatTemplateError
-            Messages are malformed, or the template refuses them, fails or runs away.
+            Messages are malformed, or the template refuses them, fails or takes too much time or memory.
         """
         return plain(self._render(messages, add_generation_prompt, tools, now, variables))
 
@@ -119,8 +119,15 @@ class ChatTemplate:
         text = self._render(messages, add_generation_prompt, tools, now, variables)
         return tokenizer.with_bos(encode(tokenizer, text, self.source))
 
-    def _render(self, messages, add_generation_prompt, tools, now, variables) -> str:
-        """Return a text that knows which of its characters are the template's own."""
+    def _render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Sequence[Any] | None,
+        now: datetime | None,
+        variables: dict[str, Any],
+    ) -> str:
+        """Return a text that records which of its characters are the template's own."""
         checked = check_conversation(messages)
         for name, value in {"tools": tools, **variables}.items():
             check_text(name, value)
@@ -166,7 +173,7 @@ class ChatTemplate:
 
 
 def _with_origins(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose texts tell who wrote them; its role, one of `ROLES`, is no text from outside."""
+    """Return a message whose texts record who wrote them; its role, one of `ROLES`, is no text from outside."""
     if message["role"] == "assistant":
         message = {k: of_reply(v) if type(v) is str else v for k, v in message.items()}
     return {**message, "role": own(plain(message["role"]))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,26 +11,28 @@ from ..engine.drafts import common_prefix
 from ..engine.stream import Stream
 from ..engine.text import StreamText, TextStream
 from ..generation import Generation, finish_reason
+from ..speculative.factory import stats_of
 
 if TYPE_CHECKING:
-    from .conversation import Conversation, Story
     from .messages import Message
+    from .story import Story
+    from .token_conversation import TokenConversation
 
 Write = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generation):
-    """What the assistant answered: a `Generation`, and what only a conversation knows.
+    """What the assistant answered: a `Generation`, with fields that only conversations have.
 
     text : exactly the pieces that were streamed, joined.
-    tokens : those that now stand in the conversation; a token that completed a stop text does not.
+    tokens : those that are part of the conversation now; a token that completed a stop text is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" or
     "error".
     prompt_tokens : all tokens before the reply.  reused_prefix : those of them that were in the cache already.
     stop_index : which of the stop texts fired, or None.
     error : what ended the reply, in a batch that isolates failures.
-    sampled : tokens that were paid for: one that completed a stop text counts, an end token does not.
+    sampled : tokens that were computed: one that completed a stop text counts, an end token does not.
     """
 
     reused_prefix: int = 0
@@ -40,7 +41,8 @@ class Reply(Generation):
     sampled: int = 0
 
 
-ReplyStream = TextStream[Reply]
+class ReplyStream(TextStream[Reply]):
+    """Text pieces of a reply; `result` is its `Reply`."""
 
 
 class Turn:
@@ -49,17 +51,25 @@ class Turn:
     Attributes
     ----------
     stream : whose tokens are the conversation's while the turn goes on.
-    text : what the reply says.
-    base : the conversation as it is if this turn leaves nothing.
-    start : tokens that the prompt shares with it.
+    text : the text of the reply.
+    base : the conversation that this turn is entered into.
+    before : the conversation as it was, and is again if this turn ends without a token.
+    start : tokens that the prompt shares with `base`.
     user : the message that is answered; None if it is not known.
     reply : None until the turn is settled.
     """
 
     def __init__(
-        self, conversation: Conversation, base: Story, stream: Stream, text: StreamText, user: Message | None
+        self,
+        conversation: TokenConversation,
+        base: Story,
+        before: Story,
+        stream: Stream,
+        text: StreamText,
+        user: Message | None,
     ) -> None:
-        self.conversation, self.base, self.stream, self.text, self.user = conversation, base, stream, text, user
+        self.conversation, self.base, self.before = conversation, base, before
+        self.stream, self.text, self.user = stream, text, user
         self.start = common_prefix(base.tokens, stream.tokens[:-1])
         self.reply: Reply | None = None
 
@@ -112,7 +122,7 @@ class Turn:
             self.conversation.sampler.options.seed,
             (text.first or now) - text.began,
             text.latest - text.first,
-            copy(getattr(stream.drafter, "stats", None)),
+            stats_of(stream.drafter),
             stream.reused,
             None if text.fired is None else text.stops.index(text.fired),
             stream.error,

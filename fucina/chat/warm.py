@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class WarmState:
     """A state and the tokens whose rows it holds, after `prefix_rows` rows that belong to no token.
 
-    `newest` is the last token of a reply that was cut off: it stands after the others, its row is yet to be computed.
+    `newest` is the last token of a reply that was cut off: it comes after the others, its row is yet to be computed.
     """
 
     cache: State
@@ -46,7 +46,7 @@ def adopt(model: Model, warm: WarmState) -> tuple[State, int, list[int]]:
     """
     if not isinstance(warm, WarmState):
         raise InvalidOption(f"a warm start needs a WarmState, got {type(warm).__name__}")
-    state, vocab = warm.cache, model.config.vocab_size
+    state, vocab = warm.cache, model.n_tokens
     model.check_state(state)
     prefix = checks.integer("prefix_rows", warm.prefix_rows, 0, error=InvalidPrefix)
     if prefix > state.len:

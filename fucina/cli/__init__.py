@@ -1,6 +1,6 @@
-"""The `fucina` command: one file for each subcommand, imported only when it runs.
+"""The `fucina` command: one file per subcommand, imported only when it runs.
 
-Exit codes: 0 done, 1 it failed (one line on stderr says why), 2 wrong usage, 130 broken off with Ctrl-C.
+Exit codes: 0 done, 1 it failed (one line on stderr tells why), 2 wrong usage, 130 ended with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from .. import __version__
 from ..errors import FucinaError, InvalidOption, InvalidSamplerOption
@@ -62,7 +63,7 @@ def _guarded(arguments: list[str]) -> int:
         if sys.stderr.isatty():
             text.tell("")  # after the ^C that the terminal shows
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has had enough: nothing to say, nobody to say it to
+    except BrokenPipeError:  # the reader of our output has closed it: an error line would not be read either
         return 0
     except OSError as error:
         if not text.is_output_error(error):
@@ -84,12 +85,14 @@ def _run(arguments: list[str]) -> int:
             sub.set_defaults(run=module.run)
     try:
         args = parser.parse_args(arguments)
-    except SystemExit as end:  # --help, --version, or wrong usage: argparse has said what there is to say
+    except SystemExit as end:  # --help, --version, or wrong usage: argparse has printed the text for it
         return int(end.code or 0)
     return args.run(args)
 
 
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     text.tell(f"warning: {message}")
 
 

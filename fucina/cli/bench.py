@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--verify-cost",
         action="store_true",
-        help="what speculation goes by: passes of 1 to 128 rows after 128 to 4096 tokens of context; fucina alone",
+        help="costs that speculation works with: passes of 1 to 128 rows after 128 to 4096 tokens; fucina alone",
     )
     parser.add_argument(
         "--write", metavar="FILE", help="with --verify-cost: a table for --spec-costs of generate and chat"
@@ -88,7 +88,9 @@ def _duel(args: argparse.Namespace, threads: int) -> int:
 
 def _verify_cost(args: argparse.Namespace, threads: int) -> int:
     if args.write is not None and (Path(args.write).is_dir() or not Path(args.write).absolute().parent.is_dir()):
-        raise InvalidOption(f"--write {args.write}: there is no folder for such a file")  # before a minute is spent
+        raise InvalidOption(
+            f"--write {args.write}: there is no folder for such a file"
+        )  # before measuring takes a minute
     from ..loading import load
     from ..measure import tables, verify_cost
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="a built-in chat format (default: the model's own template)")
     parser.add_argument("--think-off", action="store_true", help="ask the model not to reason before it answers")
     parser.add_argument(
-        "--stop-circles", action="store_true", help="end a reply that repeats itself (default: say so and go on)"
+        "--stop-circles", action="store_true", help="end a reply that repeats itself (default: report it and go on)"
     )
     common.add_max_tokens(parser, defaults.REPLY_TOKENS)
     parser.add_argument("--no-history", action="store_true", help="keep typed lines for this session only")
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Talk until the messages, the terminal or stdin end."""
+    """Hold the conversation until the messages, the terminal or stdin end."""
     from ..chat import Conversation
 
     speculation, references = common.spec_options(args)
@@ -94,7 +94,7 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
     turns: list[dict[str, Any]] = []
     interrupted = False
     for message in messages:
-        stream: Any = conversation.send(message, stream=True)
+        stream = conversation.send(message, stream=True)
         ended = replies.play(stream, show=not args.json, stop_circles=args.stop_circles)
         reply = stream.result
         turns.append({**common.describe(reply, ended), "reused": reply.reused_prefix})

@@ -58,7 +58,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--context",
         type=int,
         metavar="N",
-        help="most tokens of a text, prompt and reply together (what the model was trained with)",
+        help="longest text in tokens, prompt and reply together (what the model was trained with)",
     )
     group.add_argument(
         "--cache-dtype", choices=("f16", "f32"), help="number format of the cache (f16; f32 for a model in f32)"
@@ -124,7 +124,7 @@ def add_spec_options(parser: argparse.ArgumentParser) -> None:
 
 
 def spec_options(args: argparse.Namespace) -> tuple[Any, list[str]]:
-    """Return how to speculate (False, True, or options with a table of one's own), and the texts of the references.
+    """Return how to speculate (False, True, or options with the user's table), and the texts of the references.
 
     Raises
     ------
@@ -170,7 +170,8 @@ def describe_spec(drafter: Drafter | None) -> dict[str, Any]:
     stats = getattr(drafter, "stats", None)
     if stats is None:
         return {}
-    counts = drafter.source.counts() if hasattr(drafter.source, "counts") else {}  # type: ignore[attr-defined]
+    source = getattr(drafter, "source", None)
+    counts = source.counts() if source is not None and hasattr(source, "counts") else {}
     sources = {name: {"accepted": a, "drafted": d, "muted": muted} for name, (a, d, muted) in counts.items()}
     return {"speculation": {**stats.as_dict(), "sources": sources}}
 
@@ -189,8 +190,8 @@ def load_model(args: argparse.Namespace) -> Model:
 def sampling_options(args: argparse.Namespace, recommended: Recommended | None = None) -> dict[str, Any]:
     """Return fields of SamplerOptions: those given, over those that the model's makers recommend; and a seed.
 
-    What a user would not know otherwise is printed: a recommendation that is used, and a seed that was chosen because
-    tokens are drawn.  `--temperature 0` means greedy, without anything that was recommended.
+    A recommendation that is used, and a seed that was chosen because tokens are drawn, are printed: nothing else shows
+    them.  `--temperature 0` means greedy, without anything that was recommended.
     """
     from ..sampling import SamplerOptions
     from ..sampling.recommended import ALL_TOKENS
@@ -216,7 +217,7 @@ def sampling_options(args: argparse.Namespace, recommended: Recommended | None =
 
 
 def describe(result: Generation, finish_reason: str | None = None) -> dict[str, Any]:
-    """Return what a script wants to know of a generation."""
+    """Return a generation as plain values for a script."""
     return {
         "text": result.text,
         "tokens": result.tokens,

@@ -44,15 +44,15 @@ def run(args: argparse.Namespace) -> int:
             for piece in stream:
                 if not args.json:
                     text.show(piece)
-        except KeyboardInterrupt:  # what is there stays
+        except KeyboardInterrupt:  # the text so far is the result
             interrupted = True
         result = stream.result
     finally:
         model.close()
     if args.json:
         finish = "interrupted" if interrupted else None
-        told = {**common.describe(result, finish), **common.describe_spec(stream.stream.drafter)}
-        text.print_json({"model": str(model.path), "prompt": prompt, **told})
+        described = {**common.describe(result, finish), **common.describe_spec(stream.stream.drafter)}
+        text.print_json({"model": str(model.path), "prompt": prompt, **described})
     else:
         text.show("\n")
     if args.stats:

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(file: Any) -> dict[str, Any]:
     """Return what is in an open GGUF, as plain values."""
+    from ..cache import MAX_ROWS, Layout
     from ..models import read_family
 
     meta = file.metadata
@@ -74,10 +75,16 @@ def describe(file: Any) -> dict[str, Any]:
     }
     try:
         family = read_family(file)
-        elements = sum(layer.kv_heads * (layer.k_dim + layer.v_dim) for layer in family.config.cache_geometry())
-        document |= {"runs_here": True, "why_not": None, "cache_bytes_per_position": 2 * elements}
+        areas = Layout(family.parts).areas
+        growing = sum(area.width for area in areas if area.kind == "full")
+        fixed = sum(
+            area.width * area.stride(family.config.context_length, MAX_ROWS) for area in areas if area.kind == "ring"
+        )
+        document |= {"runs_here": True, "why_not": None}
+        document |= {"cache_bytes_per_position": 2 * growing, "cache_bytes_of_windows": 2 * fixed}
     except (ModelError, GgufError) as error:
-        document |= {"runs_here": False, "why_not": str(error), "cache_bytes_per_position": None}
+        document |= {"runs_here": False, "why_not": str(error)}
+        document |= {"cache_bytes_per_position": None, "cache_bytes_of_windows": None}
     return document
 
 
@@ -110,8 +117,10 @@ def _readable(d: dict[str, Any]) -> str:
         ("parameters", f"{d['parameters']:,}"),
     ]
     lines += [(f"  {key}", _short(value)) for key, value in d["sizes"].items()]
-    if d["cache_bytes_per_position"]:
-        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position (f16)"))
+    if d["runs_here"]:
+        windows = d["cache_bytes_of_windows"]
+        more = f", and at most {windows:,} bytes of windows" if windows else ""
+        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16)"))
     lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
     lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
     out = [text.columns(lines), ""]

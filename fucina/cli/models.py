@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 import time
+from pathlib import Path
 
 from .. import hub
 from . import common, text
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(name: str):
+def _fetch(name: str) -> Path:
     shown = 0.0
 
     def progress(done: int, total: int | None) -> None:

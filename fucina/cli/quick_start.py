@@ -1,4 +1,4 @@
-"""A quicker start of the `fucina` command, most of which is numba being imported.
+"""A quicker start of the `fucina` command; importing numba takes most of it.
 
 Only for the command, which is a process of its own: a library must not change how its host imports or collects.
 """
@@ -31,7 +31,7 @@ def quick_start() -> Iterator[None]:
 
 
 def started() -> None:
-    """Collect garbage from now on; what was made by the start stays, and is not looked at again."""
+    """Collect garbage from now on; objects that the start made stay, and later collections skip them."""
     if not gc.isenabled():
         gc.enable()
         gc.freeze()

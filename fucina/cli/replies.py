@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import text
+
+if TYPE_CHECKING:
+    from ..chat import ReplyStream
+    from ..chat.circles import Circle
 
 INTERRUPTED = "interrupted"
 CIRCLE = "circle"
 _EVERY = 16  # pieces between two looks for a circle
 
 
-def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
+def play(stream: ReplyStream, show: bool, stop_circles: bool) -> str | None:
     """Run a reply to its end.
 
     Parameters
@@ -21,7 +25,7 @@ def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
     show : bool
         Print the text as it comes.
     stop_circles : bool
-        End a reply that runs in a circle; otherwise only one line on stderr says so.
+        End a reply that runs in a circle; otherwise one line on stderr reports it.
 
     Returns
     -------
@@ -50,9 +54,9 @@ def play(stream: Any, show: bool, stop_circles: bool) -> str | None:
     return None
 
 
-def _notice(circle: Any, stop_circles: bool) -> None:
+def _notice(circle: Circle, stop_circles: bool) -> None:
     what = "1 token" if circle.period == 1 else f"{circle.period} tokens"
     line = f"the reply runs in a circle (the same {what} {circle.repeats} times); "
     line += "it was ended" if stop_circles else "Ctrl-C ends it, --stop-circles would"
-    on_a_terminal = sys.stdout.isatty() and sys.stderr.isatty()  # where it would stand in the middle of a line
+    on_a_terminal = sys.stdout.isatty() and sys.stderr.isatty()  # where it would be printed in the middle of a line
     text.tell(f"\n[{line}]" if on_a_terminal else line)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
 from ..replacing import replacing
@@ -28,7 +28,7 @@ HELP = """/system [TEXT]  show the system message, or begin anew with another on
 /stats          tokens in the cache, speed of the last reply
 /help           this
 /exit           leave (also Ctrl-D)
-Ctrl-C stops a reply; what was said stays."""
+Ctrl-C stops a reply; the text so far stays."""
 
 _HISTORY_LINES = 1000
 
@@ -82,7 +82,7 @@ def _read_on(terminal: _Terminal) -> int:
 
 
 class _Terminal:
-    """What a line does.  refused: one could not be done.  stopped: Ctrl-C came in a reply."""
+    """Runs lines.  refused: one could not be done.  stopped: Ctrl-C came in a reply."""
 
     def __init__(self, conversation: Conversation, stop_circles: bool):
         self.conversation, self.stop_circles = conversation, stop_circles
@@ -99,7 +99,7 @@ class _Terminal:
         }
 
     def take(self, line: str) -> None:
-        """Do what a line says.  What cannot be done is said, and leaves the conversation as it was."""
+        """Run a line.  One that cannot be done prints why, and leaves the conversation as it was."""
         name, _, rest = line.partition(" ")
         try:
             if not line.startswith("/"):
@@ -112,13 +112,13 @@ class _Terminal:
             self.refuse(str(error))
 
     def refuse(self, text: str) -> None:
-        """Say what cannot be done."""
+        """Print why a line cannot be done."""
         self.refused = True
         tell(text)
 
-    def reply(self, begin: Callable[[], ReplyStream | Reply]) -> None:
+    def reply(self, begin: Callable[[], ReplyStream]) -> None:
         """Stream one reply."""
-        stream: Any = begin()
+        stream = begin()
         if replies.play(stream, show=True, stop_circles=self.stop_circles) == replies.INTERRUPTED:
             self.stopped = True
             show(" [stopped]")
@@ -128,8 +128,8 @@ class _Terminal:
     def system(self, text: str) -> None:
         """Show or change the system message."""
         if not text:
-            said = self.conversation.system
-            tell("no system message" if said is None else said)
+            system = self.conversation.system
+            tell("no system message" if system is None else system)
             return
         self.conversation.reset(system=None if text in ('""', "''") else text)
         tell("begun anew")
@@ -145,8 +145,8 @@ class _Terminal:
             self.refuse(f"/undo takes a number of turns, got {text}")
             return
         self.conversation.undo(int(text or 1))
-        said = [m for m in self.conversation.messages if m["role"] == "user"]
-        tell(f"taken back; {len(said)} message{'' if len(said) == 1 else 's'} left")
+        left = sum(m["role"] == "user" for m in self.conversation.messages)
+        tell(f"taken back; {left} message{'' if left == 1 else 's'} left")
 
     def save(self, text: str) -> None:
         """Write the conversation."""
@@ -155,26 +155,26 @@ class _Terminal:
             return
         try:
             save(self.conversation, Path(text).expanduser())
-        except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of nobody
+        except (OSError, ValueError, RuntimeError) as error:  # the last two: no name of a file, ~ of an unknown user
             self.refuse(f"cannot write {text}: {getattr(error, 'strerror', None) or error}")
         else:
             tell(f"saved {text}")
 
     def stats(self, text: str) -> None:
-        """Say what the conversation takes, and how fast it is."""
+        """Print how much of the cache is used, and how fast the last reply was."""
         c, r = self.conversation, self.last
-        said = "nothing said yet" if r is None else (
+        latest = "no reply yet" if r is None else (
             f"last reply: {r.reused_prefix} of {r.prompt_tokens} prompt tokens reused, "
             f"{len(r.tokens)} new at {r.decode_rate:.1f} tokens/s, finish: {r.finish_reason}"
         )  # fmt: skip
-        tell(f"{c.used} of {c.capacity} positions in use; {said}")
+        tell(f"{c.used} of {c.capacity} positions in use; {latest}")
         tell(f"seed {c.sampler.options.seed}, {c.sampler.rng.position} draws made")
         for line in common.spec_report(c.drafter):
             tell(line)
 
 
 def save(conversation: Conversation, path: Path) -> None:
-    """Write messages and everything that makes the replies again, as JSON; an older file of the name is replaced whole."""
+    """Write messages and all settings that the replies depend on, as JSON; an older file of the name is replaced."""
     document = {
         "model": conversation.model.path.name,
         "messages": list(conversation.messages),
@@ -212,7 +212,7 @@ def _line_editing(keep: bool) -> Iterator[None]:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(file) as temporary:
-                    temporary.touch(mode=0o600)  # what somebody typed is theirs alone
+                    temporary.touch(mode=0o600)  # nobody else may read what a user typed
                     readline.write_history_file(temporary)
             except OSError as error:
                 tell(f"cannot keep the history of typed lines, {file}: {error}")

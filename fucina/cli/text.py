@@ -22,7 +22,7 @@ _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 
 
 def prepare_streams() -> None:
-    """Never fail on a character that a terminal cannot show, or on a stream that whoever started us has closed."""
+    """Never fail on a character that a terminal cannot show, or on a standard stream that is closed from the start."""
     codecs.register_error("fucina", _show_what_can_be_shown)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -45,7 +45,7 @@ def is_output_error(error: OSError) -> bool:
 
 
 def drop_output() -> None:
-    """Send what is still to be written nowhere, so that the interpreter does not fail on it once more as it ends."""
+    """Drop output that cannot be written, so that the interpreter does not fail on it again as it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

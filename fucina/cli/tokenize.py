@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..checks import shown
 from ..errors import InvalidOption
 from . import common, text
 
@@ -63,7 +64,9 @@ def _id(word: str) -> int:
     try:
         return int(word)
     except ValueError:
-        raise InvalidOption(f"{word!r} is not a token id: expected integers separated by spaces or commas") from None
+        raise InvalidOption(
+            f"{shown(word)} is not a token id: expected integers separated by spaces or commas"
+        ) from None
 
 
 def _shown(piece: bytes) -> str:

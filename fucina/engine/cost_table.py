@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import shown
 from ..errors import CostTableEmpty, InvalidOption
 from ..ops.rows import MAX_ROWS
 from ..replacing import replacing
@@ -61,7 +62,7 @@ class CostTable:
             )
         for cost in (c for line in self.costs for c in line):
             if not (math.isfinite(cost) and cost > 0):
-                raise InvalidOption(f"costs must be finite and positive, got {cost!r}")
+                raise InvalidOption(f"costs must be finite and positive, got {cost}")
 
     @classmethod
     def of(cls, points: CostTable | Iterable[tuple[int, float]]) -> CostTable:
@@ -71,7 +72,9 @@ class CostTable:
         try:
             pairs = [(int(rows), float(cost)) for rows, cost in points]
         except (TypeError, ValueError, OverflowError):
-            raise InvalidOption(f"cost_table must be a CostTable, or points (rows, cost), got {points!r}") from None
+            raise InvalidOption(
+                f"cost_table must be a CostTable, or points (rows, cost), got {shown(points)}"
+            ) from None
         return cls(tuple(r for r, _ in pairs), (0,), (tuple(c for _, c in pairs),) if pairs else ())
 
     def curve(self, context: float = 0) -> list[float]:

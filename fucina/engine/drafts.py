@@ -1,4 +1,4 @@
-"""What the engine and its drafters say to each other.
+"""What the engine and its drafters exchange.
 
 A drafter proposes tokens that may come next; the scheduler verifies them in the pass that computes the newest token's
 row anyway.  A draft changes how many tokens a pass commits, never which.
@@ -23,7 +23,7 @@ class Draft:
     Attributes
     ----------
     tokens : token ids, the next one first.
-    odds : how likely each token is right, given that those before it are; None where nobody knows.
+    odds : how likely each token is right, given that those before it are; None where that is not known.
     cost : what making the draft took, in plain steps (a draft model's passes; 0 for a look into an index).
     """
 
@@ -37,7 +37,7 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """What one pass was made of, and what it took.
+    """What one pass was made of, and how long it took.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class PassStats:
     drafted : how many of the rows were drafted tokens.
     context : positions before these rows, averaged over the streams.
     seconds : wall time of the pass.
-    prefill : further rows, of prompts; with any, the seconds say nothing about the price of drafts.
+    prefill : further rows, of prompts; with any, the price of drafts cannot be learned from the seconds.
     """
 
     streams: int
@@ -68,7 +68,7 @@ class Verified:
     sampled : rows that were sampled: those of the committed tokens, and that of a stop token.
     rows : float32 [1 + len(draft), vocab], logits after the newest token and after each drafted one.
     stats : of the pass.
-    of_prompt : the row is the last one of a prompt: it would have been computed anyhow, and is no step.
+    of_prompt : the row is the last one of a prompt: prefill computes it anyway, so it is no step of decoding.
     whole : False if an exception broke off the sampling.
     """
 
@@ -125,7 +125,7 @@ class Drafter:
         return drafts
 
     def learn(self, stream: Stream, verified: Verified) -> None:
-        """Take note of a step of the stream."""
+        """Learn from a step of the stream."""
 
     def shared_with(self, other: Drafter) -> str | None:
         """Return what this drafter shares with another stream's although it belongs to one stream; None if nothing."""

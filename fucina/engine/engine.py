@@ -1,4 +1,4 @@
-"""The engine: passes over the rows of streams.  It knows token ids and states, no text.
+"""The engine: passes over the rows of streams.  It works on token ids and states, not on text.
 
 `Engine` checks everything that comes from outside, cuts work into passes of at most 128 rows, and lets states keep
 what was computed only when every pass of a call has succeeded.
@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..errors import (
 from ..models import LoadedFamily
 from ..ops.override import OVERRIDES
 from ..ops.rows import MAX_ROWS, RowBatch
+from .call import CallRows, batch_of
 
 Tokens = Sequence[int] | np.ndarray
 Request = tuple[State, Tokens, str | int]
@@ -46,21 +47,13 @@ class Interpreter(Protocol):
         """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
 
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Callable[[], None]:
         """Let a function take the place of an op; returns what undoes it."""
 
     def close(self) -> None:
-        """End the threads and let go of the weights."""
-
-
-class _Rows(NamedTuple):
-    """One stream's rows of a call, checked: logits are wanted of the last `wanted` of them."""
-
-    state: State
-    tokens: np.ndarray  # int64 [n]
-    wanted: int
+        """End the threads and release the weights."""
 
 
 class Engine:
@@ -78,6 +71,8 @@ class Engine:
     ----------
     config, weights : of the family.
     context, cache_dtype, fingerprint : as given.
+    n_tokens : ids that a text may hold are below this.  Logits have `config.vocab_size` numbers, one per row of the
+        embedding; a padded vocabulary has more rows than tokens.
     """
 
     def __init__(
@@ -85,6 +80,7 @@ class Engine:
     ) -> None:
         self.family, self.config, self.weights = family, family.config, family.weights
         self.context, self.cache_dtype, self.fingerprint = context, cache_dtype, fingerprint
+        self.n_tokens: int = family.config.vocab_size
         self._interpreter = interpreter
         self._layout = Layout(family.parts)
         self._lock = threading.RLock()
@@ -101,11 +97,11 @@ class Engine:
         return self._interpreter.threads
 
     def explain(self) -> str:
-        """What runs in a pass, readable."""
+        """A readable listing of what runs in a pass."""
         return self._interpreter.explain()
 
     def close(self) -> None:
-        """End the threads and let go of the weights.  The engine cannot be used afterwards."""
+        """End the threads and release the weights.  The engine cannot be used afterwards."""
         with self._passes():
             self._interpreter.close()
 
@@ -130,7 +126,7 @@ class Engine:
     # --- passes -------------------------------------------------------------------------------------------------------
 
     def logits(self, tokens: Tokens) -> np.ndarray:
-        """Logits after every position of a fresh stream: float32 [len(tokens), vocab]."""
+        """Logits after every position of a new stream: float32 [len(tokens), vocab]."""
         ids = self.check_tokens(tokens)
         return self.forward(ids, self.new_cache(len(ids)))
 
@@ -150,7 +146,7 @@ class Engine:
         Parameters
         ----------
         requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
-            Or a number: the logits of so many last rows, and this state is not advanced: it waits for the caller's
+            Or a number n: the logits of the last n rows, and this state is not advanced: it waits for the caller's
             `state.commit(rows)`, with as many of the rows as are to be kept.
 
         Returns
@@ -176,29 +172,19 @@ class Engine:
                     state.commit(len(ids))
         return out
 
-    def _run(self, rows: Sequence[_Rows]) -> list[np.ndarray]:
+    def _run(self, rows: Sequence[CallRows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
-        lengths = [len(r.tokens) for r in rows]
-        tokens = np.concatenate([r.tokens for r in rows])
-        positions = np.concatenate(
-            [np.arange(r.state.len, r.state.len + n) for r, n in zip(rows, lengths, strict=True)]
-        )
-        stream = np.repeat(np.arange(len(rows)), lengths)
         states = [r.state for r in rows]
-        wanted = np.zeros(len(tokens), bool)
-        end = 0
-        for r, n in zip(rows, lengths, strict=True):
-            end += n
-            wanted[end - r.wanted : end] = True
-        for state, n in zip(states, lengths, strict=True):
-            state.begin(n)
+        batch = batch_of(rows)
+        for state, ids, _ in rows:
+            state.begin(len(ids))
         try:
-            if len(tokens) <= MAX_ROWS:
-                out = self._interpreter.run(RowBatch(tokens, positions, stream, states, np.flatnonzero(wanted)))
+            if len(batch.tokens) <= MAX_ROWS:
+                out = self._interpreter.run(batch)
                 for state in states:
                     state.next_pass()
             else:
-                out = self._run_in_parts(tokens, positions, stream, states, wanted)
+                out = self._run_in_parts(batch)
         except BaseException:
             for state in states:
                 state.rollback()
@@ -207,24 +193,21 @@ class Engine:
             return [out]
         return np.split(out, np.cumsum([r.wanted for r in rows])[:-1])
 
-    def _run_in_parts(
-        self, tokens: np.ndarray, positions: np.ndarray, stream: np.ndarray, states: list[State], wanted: np.ndarray
-    ) -> np.ndarray:
+    def _run_in_parts(self, batch: RowBatch) -> np.ndarray:
         """More rows than fit in one pass."""
-        out = np.empty((np.count_nonzero(wanted), self.config.vocab_size), np.float32)
-        done = 0
-        for start in range(0, len(tokens), MAX_ROWS):
+        out = np.empty((len(batch.out_rows), self.config.vocab_size), np.float32)
+        for start in range(0, len(batch.tokens), MAX_ROWS):
             part = slice(start, start + MAX_ROWS)
-            taking = np.unique(stream[part])
-            those = [states[i] for i in taking]
-            rows = np.flatnonzero(wanted[part])
-            numbers = np.searchsorted(taking, stream[part])
-            out[done : done + len(rows)] = self._interpreter.run(
-                RowBatch(tokens[part], positions[part], numbers, those, rows)
+            taking = np.unique(batch.stream[part])
+            states = [batch.states[i] for i in taking]
+            stream = np.searchsorted(taking, batch.stream[part])
+            first, last = np.searchsorted(batch.out_rows, (start, start + MAX_ROWS))
+            rows = batch.out_rows[first:last] - start
+            out[first:last] = self._interpreter.run(
+                RowBatch(batch.tokens[part], batch.positions[part], stream, states, rows)
             )
-            for state in those:
+            for state in states:
                 state.next_pass()
-            done += len(rows)
         return out
 
     def check_tokens(self, tokens: Tokens) -> np.ndarray:
@@ -237,9 +220,9 @@ class Engine:
                 f"tokens must be a flat sequence of integers, got {ids.dtype} of shape {list(ids.shape)}"
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.config.vocab_size:
+        if low < 0 or high >= self.n_tokens:
             bad = low if low < 0 else high
-            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+            raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {self.n_tokens}")
         return ids.astype(np.int64)
 
     def check_state(self, state: State, where: str = "") -> None:
@@ -251,8 +234,8 @@ class Engine:
         if state.fingerprint != self.fingerprint:
             raise KvCacheShapeMismatch(f"{where}the state belongs to another model; use this model's new_cache()")
 
-    def _check(self, requests: Sequence[Request]) -> list[_Rows]:
-        """The rows of a call, or the error that names what is wrong with them."""
+    def _check(self, requests: Sequence[Request]) -> list[CallRows]:
+        """The rows of a call, checked."""
         if not requests:
             raise EmptyInput("a pass needs at least one stream, got none")
         checked = []
@@ -267,9 +250,9 @@ class Engine:
             wanted = _WANTS[want](len(ids)) if isinstance(want, str) and want in _WANTS else want
             if type(wanted) is not int or not 0 <= wanted <= len(ids):
                 raise InvalidOption(
-                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {want!r}"
+                    f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {checks.shown(want)}"
                 )
-            checked.append(_Rows(state, ids, wanted))
+            checked.append(CallRows(state, ids, wanted))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked
@@ -290,9 +273,9 @@ class Engine:
 
     @contextmanager
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Iterator[Self]:
-        """Inside the `with`, `function` takes the place of an op; `fucina.ops.override` lists them.
+        """Inside the `with`, `function` takes the place of an op; `fucina.ops.override.OVERRIDES` lists them.
 
-        The signatures are those of the functions in `fucina.ops.naive`: rms_norm(x [n], weight [n], eps),
+        The signatures are: rms_norm(x [n], weight [n], eps),
         linear(matrix [rows, cols], x [cols]), rope(x [heads, head_dim], cos, sin, pairing),
         attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale), swiglu(gate, up),
         geglu(gate, up).  Wrong shapes or values that are not finite come back as a ModelError that names the function.

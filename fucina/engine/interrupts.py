@@ -7,9 +7,14 @@ things in four objects.
 
 from __future__ import annotations
 
-import signal
 import threading
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal as signals
+else:
+    import _signal as signals  # what `signal` wraps: three calls per token should not each make an enum member
 
 
 class HoldInterrupts:
@@ -23,11 +28,11 @@ class HoldInterrupts:
     def __enter__(self) -> None:
         self._held: FrameType | None | bool = False
         self._before = None
-        if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
+        if threading.get_ident() == threading.main_thread().ident:
+            before = signals.getsignal(signals.SIGINT)
             if callable(before):
                 self._before = before
-                signal.signal(signal.SIGINT, self._hold)
+                signals.signal(signals.SIGINT, self._hold)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         if self._held is not False and callable(self._before):
@@ -39,6 +44,6 @@ class HoldInterrupts:
     ) -> None:
         before = self._before
         if before is not None:
-            signal.signal(signal.SIGINT, before)
+            signals.signal(signals.SIGINT, before)
             if self._held is not False:
-                before(signal.SIGINT, self._held)  # type: ignore[arg-type]
+                before(signals.SIGINT, self._held)  # type: ignore[arg-type]

@@ -15,19 +15,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import SharedStream
+from ..checks import shown
+from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
-from .drafts import NO_DRAFT, Draft, Drafter, PassStats, Verified
+from .drafts import Drafter, PassStats, Verified
+from .prefill import PREFILL_STRETCH, PrefillShare
 from .stream import Stream
-from .verify_cost import VerifyCost
-
-PREFILL_STRETCH = 2.0  # a pass with decode rows may take so many times as long for the prompts that join it
 
 PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
 
 
 class PassRunner(Protocol):
-    """What a scheduler needs of an engine: `fucina.engine.Engine` has it, and so does a toy of a few lines."""
+    """What a scheduler needs of an engine: `fucina.engine.Engine` has both, and so does a toy of a few lines."""
+
+    n_tokens: int
 
     def forward_rows(self, requests: Sequence[Any]) -> list[np.ndarray]:
         """See `Engine.forward_rows`."""
@@ -58,7 +59,7 @@ class Scheduler:
 
     Parameters
     ----------
-    engine : Engine, or anything that has its `forward_rows`.
+    engine : Engine, or anything that has its `forward_rows` and `n_tokens`.
     row_budget : rows of a pass at most, 1 to 128.
     stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
 
@@ -68,10 +69,10 @@ class Scheduler:
     """
 
     def __init__(self, engine: PassRunner, row_budget: int = MAX_ROWS, stretch: float = PREFILL_STRETCH) -> None:
-        self.engine, self.row_budget, self.stretch = engine, row_budget, stretch
+        self.engine, self.row_budget = engine, row_budget
         self.streams: list[Stream] = []
         self._turn = 0  # passes so far: who comes first rotates
-        self._cost = VerifyCost()
+        self._share = PrefillShare(stretch)
         self._helper: ThreadPoolExecutor | None = None
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
@@ -122,9 +123,12 @@ class Scheduler:
             start = perf_counter()
             rows = self.engine.forward_rows(requests)
             seconds = perf_counter() - start
+            if rows[0].shape[1] > self.engine.n_tokens:  # a padded vocabulary: no token belongs to the last logits
+                rows = [logits[:, : self.engine.n_tokens] for logits in rows]
             drafted = sum(len(w.draft) for w in works)
             total = sum(len(tokens) for _, tokens, _ in requests)
             stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
+            self._share.learn(stats)
             for work, logits in zip(works, rows, strict=True):
                 self._settle(work, logits, stats, prepared.get(id(work.stream)))
         finally:  # after the step nobody but the caller works with a processor, also where the pass has failed
@@ -141,7 +145,7 @@ class Scheduler:
                 yield stream
 
     def _settle(self, work: Work, logits: np.ndarray, stats: PassStats, prepared: Future[None] | None) -> None:
-        """Commit what the rows of a stream say; an error ends this stream alone."""
+        """Sample the rows of a stream and commit the tokens; an error ends this stream alone."""
         stream, draft = work.stream, work.draft
         if not stream.owns_state:
             stream.check_end()
@@ -189,8 +193,9 @@ class Scheduler:
         self._draft(works, budget)
         works = [w for w in works if w.stream.finish is None]
         own = sum(w.rows + len(w.draft) for w in works)
-        budget = self._prefill_budget(own, works)
-        for stream in self._rotated(prompts):
+        prompts = self._rotated(prompts)
+        budget = self._share.rows(own, self.row_budget, [s.state.len for s in prompts])
+        for stream in prompts:
             if budget < 1:
                 break
             works.append(Work(stream, min(stream.pending, budget)))
@@ -204,30 +209,25 @@ class Scheduler:
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
-        asked = [w for w in works if w.stream.drafter is not None and w.stream.pending == 1]
         limit = budget // max(len(works), 1)
-        for kind in dict.fromkeys(type(w.stream.drafter) for w in asked):
-            group = [w for w in asked if type(w.stream.drafter) is kind]
+        groups: dict[type[Drafter], list[tuple[Work, Drafter]]] = {}
+        for w in works:
+            if (drafter := w.stream.drafter) is not None and w.stream.pending == 1:
+                groups.setdefault(type(drafter), []).append((w, drafter))
+        for kind, group in groups.items():
             requests: list[tuple[Drafter, Stream, int]] = []
-            for w in group:
+            for w, drafter in group:
                 s = w.stream  # a pass commits one token more than it accepts: the last allowed token needs no draft
-                requests.append((s.drafter or Drafter(), s, max(min(limit, s.room, s.remaining - 1), 0)))
-            for w, draft in zip(group, kind.draft_many(requests, len(works)), strict=True):
-                if isinstance(draft, Draft):
-                    w.draft = draft.tokens
+                requests.append((drafter, s, max(min(limit, s.free_rows, s.remaining - 1), 0)))
+            drafts = kind.draft_many(requests, len(works))
+            for (w, _), (_, stream, longest), draft in zip(group, requests, drafts, strict=True):
+                if isinstance(draft, Exception):
+                    stream.fail(draft)
+                elif all(0 <= token < self.engine.n_tokens for token in draft.tokens[:longest]):
+                    w.draft = draft.tokens[:longest]
                 else:
-                    w.stream.fail(draft)
-
-    def _prefill_budget(self, own: int, works: list[Work]) -> int:
-        """Rows of prompts that may join `own` decode rows: so many that running streams hardly wait."""
-        if own == 0:
-            return self.row_budget
-        context = sum(w.stream.state.len for w in works) / len(works)
-        curve = self._cost.curve(context)
-        rows, allowed = own, self.stretch * curve[min(own, len(curve) - 1)]
-        while rows < self.row_budget and curve[min(rows + 1, len(curve) - 1)] <= allowed:
-            rows += 1
-        return max(rows, min(own + 1, self.row_budget)) - own
+                    found = shown(list(draft.tokens[:longest]))
+                    stream.fail(InvalidDraft(f"a drafter proposed {found}, expected token ids"))
 
     # --- work beside a pass -------------------------------------------------------------------------------------------
 
@@ -266,6 +266,3 @@ def _processors(stream: Stream) -> tuple[Any, ...]:
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
-
-
-__all__ = ["NO_DRAFT", "PREFILL_STRETCH", "PassRunner", "Scheduler", "Work"]

@@ -144,7 +144,7 @@ class Stream:
         return max(self.max_tokens - self.committed, 0)
 
     @property
-    def room(self) -> int:
+    def free_rows(self) -> int:
         """Rows that still fit in the state after the pending ones."""
         return self.state.capacity - self.prefix_rows - len(self.tokens)
 
@@ -170,13 +170,11 @@ class Stream:
         self.cancelled = True
 
     def check_end(self) -> bool:
-        """Return whether the stream has ended, and say why in `finish` if nobody has."""
+        """Return whether the stream has ended; set `finish` if a limit or `cancel` has ended it."""
         if self.finish is None:
             if not self.owns_state:
-                self.fail(
-                    SharedStream("the state of this stream was used by somebody else; every stream needs its own")
-                )
-            elif self.remaining == 0 or self.room < 0:
+                self.fail(SharedStream("the state of this stream was used by another one; every stream needs its own"))
+            elif self.remaining == 0 or self.free_rows < 0:
                 self.finish = "length"
             elif self.cancelled:
                 self.finish = "cancelled"
@@ -233,7 +231,7 @@ def rewind_point(state: State, rows: int, at_least: int = 0) -> int:
 
     Raises
     ------
-    CannotRewind : it would have to give up some of the first `at_least` rows, which nobody can compute again.
+    CannotRewind : it would lose some of the first `at_least` rows, which cannot be computed again.
     """
     point = state.rewind_point(rows)
     if point < at_least:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..checks import shown
 from ..errors import InvalidOption
 from .interrupts import HoldInterrupts
 
@@ -26,7 +27,7 @@ def stop_texts(stop: Any) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else () if stop is None else stop
     stops = tuple(stops) if isinstance(stops, Iterable) else (stops,)
     if not all(isinstance(s, str) for s in stops):
-        raise InvalidOption(f"stop must be text or a sequence of texts, got {stop!r}")
+        raise InvalidOption(f"stop must be text or a sequence of texts, got {shown(stop)}")
     return stops
 
 
@@ -150,8 +151,8 @@ class TextStream(Generic[Result]):
 
     Parameters
     ----------
-    scheduler, stream, text : what runs, and what it says.
-    settle : ends the stream for good, whenever and however often it is called.
+    scheduler, stream, text : runs the passes; what they run for; its text.
+    settle : ends the stream for good; may be called more than once.
     peek : the result so far.
 
     Attributes
@@ -182,7 +183,7 @@ class TextStream(Generic[Result]):
         self.stream.cancel()
 
     def close(self) -> None:
-        """End the stream now.  What was said by then stays."""
+        """End the stream now.  The text so far stays."""
         self.stream.cancel()
         self._pieces.close()
         self._settle()  # in case it was never started

@@ -1,4 +1,4 @@
-"""What passes cost here, in plain steps: a table's shape times what the clock says.
+"""What passes cost here, in plain steps: the shape of a table, scaled by measured times.
 
 A plain step is a pass of one row per stream.  The cost of a pass with more rows comes from a table, for its shape,
 times a scale that slowly follows what passes really take on this machine: one disturbance cannot flip a decision,
@@ -15,7 +15,7 @@ SCALE_ALPHA = 0.2  # weight of a new measured cost
 SCALE_LOW, SCALE_HIGH = 0.25, 4.0
 PATIENCE = 128  # plain passes without a verify, after which a scale above 1 begins to be forgotten ...
 FORGET = 0.01  # ... by this part per plain pass
-CONTEXTS = 512  # times of passes are compared with those of contexts in the same block of so many positions
+CONTEXTS = 512  # times of passes are compared with those of contexts in the same block of 512 positions
 
 
 class VerifyCost:

@@ -9,13 +9,13 @@ Where to read on: `parse` (the file, field by field), `quants` and `kquants` (nu
 `encode` (types of plain values), `writer`.
 """
 
-from fucina.errors import BlockFormatError, GgufError, GgufIncomplete, GgufOpenError
-from fucina.gguf.encode import Typed
-from fucina.gguf.metadata import Metadata
-from fucina.gguf.quants import dequantize, quantize
-from fucina.gguf.reader import GgufFile, TensorInfo
-from fucina.gguf.types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
-from fucina.gguf.writer import write_gguf
+from ..errors import BlockFormatError, GgufError, GgufIncomplete, GgufOpenError
+from .encode import Typed
+from .metadata import Metadata
+from .quants import dequantize, quantize
+from .reader import GgufFile, TensorInfo
+from .types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
+from .writer import write_gguf
 
 __all__ = [
     "READABLE",

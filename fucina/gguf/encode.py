@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from fucina.errors import GgufError
-from fucina.gguf.limits import MAX_NAME
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import VALUE_DTYPES, ValueType
-from fucina.gguf.values import Entry, StringArray
+from .. import checks
+from ..errors import GgufError
+from .limits import MAX_NAME
+from .mapping import shown
+from .types import VALUE_DTYPES, ValueType
+from .values import Entry, StringArray
 
 _DTYPE_VALUES = {dtype: kind for kind, dtype in VALUE_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A metadata value whose type is said, not guessed: `Typed(1, ValueType.U8)`.
+    """A metadata value with an explicit type: `Typed(1, ValueType.U8)`.
 
     `Typed([], ValueType.ARRAY, ValueType.STRING)` is an empty array of strings.
     """
@@ -44,7 +45,7 @@ def encode_metadata(values: Mapping[str, Any]) -> EncodedMetadata:
 
     Types are chosen as converters of the field do: bool -> bool; int -> u32, or i32, i64, u64 where it does not fit;
     float -> f32; str and bytes -> string; a NumPy scalar or vector -> its own dtype; a list -> an array of one type,
-    integers i32 where all fit.  `Typed` and `Entry` (as `Metadata.entry` gives it) say the type themselves.
+    integers i32 where all fit.  `Typed` and `Entry` (as `Metadata.entry` gives it) hold their type.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def encode_metadata(values: Mapping[str, Any]) -> EncodedMetadata:
     out = bytearray()
     for key, value in values.items():
         if not isinstance(key, str) or not key:
-            raise GgufError(f"metadata key {key!r}: expected a string that is not empty")
+            raise GgufError(f"metadata key {checks.shown(key)}: expected a string that is not empty")
         if len(utf8(key)) > MAX_NAME:
             raise GgufError(f"metadata key {shown(key)} has {len(utf8(key))} bytes; expected at most {MAX_NAME}")
         entry = _entry(key, value)
@@ -77,7 +78,7 @@ def encode_metadata(values: Mapping[str, Any]) -> EncodedMetadata:
 
 
 def length_and_bytes(raw: bytes) -> bytes:
-    """A string as it lies in the file."""
+    """A string as a file holds it."""
     return struct.pack("<Q", len(raw)) + raw
 
 
@@ -123,7 +124,7 @@ def _scalar(key: str, value: Any, kind: ValueType) -> Any:
             return _float(key, value, kind)
         if isinstance(value, int) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             return value
-    raise GgufError(f"metadata key {shown(key)}: {shown(repr(value))} cannot be written as {kind.label}")
+    raise GgufError(f"metadata key {shown(key)}: {shown(checks.shown(value))} cannot be written as {kind.label}")
 
 
 def _float(key: str, value: float, kind: ValueType) -> float:
@@ -136,7 +137,7 @@ def _float(key: str, value: float, kind: ValueType) -> float:
     except OverflowError:  # an integer beyond every float
         pass
     raise GgufError(
-        f"metadata key {shown(key)}: {shown(repr(value))} is out of the range of {kind.label}; "
+        f"metadata key {shown(key)}: {shown(checks.shown(value))} is out of the range of {kind.label}; "
         "expected a number that fits, or Typed(value, ValueType.F64)"
     )
 
@@ -157,8 +158,8 @@ def _guess(key: str, value: Any) -> Typed:
         if kind is not None:
             return Typed(value, kind)
     raise GgufError(
-        f"metadata key {shown(key)}: cannot choose a type for {shown(repr(value))}; expected a bool, int, float, str, "
-        "bytes, a list of one of these that is not empty, a NumPy vector, or Typed(value, type)"
+        f"metadata key {shown(key)}: cannot choose a type for {shown(checks.shown(value))}; expected a bool, int, "
+        "float, str, bytes, a list of one of these that is not empty, a NumPy vector, or Typed(value, type)"
     )
 
 

@@ -8,9 +8,9 @@ are first condensed: a row of 1024 words becomes one word,
 
 with fixed odd multipliers that look random, and BLAKE2b hashes these sums, 1/1024 of the data.  The shift brings a
 word's upper bits down: without it, two changed top bits (the signs of two numbers) would cancel out.  Multiplying by an
-odd number loses nothing, so that a change in a single word always changes the sum; other changes go unseen with a
-chance of about 1 in 2**32 for each row that they touch.  That protects from mistakes, not from somebody who constructs
-two models on purpose.
+odd number loses nothing, so that a change in a single word always changes the sum; other changes stay unnoticed with a
+chance of about 1 in 2**32 per changed row.  That protects from mistakes, not from somebody who constructs two models on
+purpose.
 
 Metadata counts unless it cannot change a row: left out are `general.*` (names, authors, licences; but
 `general.architecture` counts), `split.*`, `quantize.*` (how the file was made), and `tokenizer.*`: the tokenizer

@@ -1,7 +1,7 @@
 """The K-quants: block formats of 256 columns with scales of scales.
 
-A scale of 16 bits for every 32 weights is half a bit a weight.  K-quants save on that: 256 weights form a *super-block*
-whose sub-blocks have scales of only 6 or 8 bits, and one 16-bit number says what a step of those scales is worth.
+A scale of 16 bits per 32 weights costs half a bit per weight.  K-quants save on that: 256 weights form a *super-block*
+whose sub-blocks have scales of only 6 or 8 bits, and one 16-bit number is the size of one step of those scales.
 
     Q4_K   8 sub-blocks of 32   w = (d * scale[s]) * q - (dmin * floor[s])     q 0..15
     Q5_K   8 sub-blocks of 32   the same                                       q 0..31

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fucina.errors import GgufError
-from fucina.gguf.types import ValueType
-from fucina.gguf.values import Entry
+from ..errors import GgufError
+from .types import ValueType
+from .values import Entry
 
 MAX_HEADER = 1 << 28
 """Largest header, in bytes.  Real ones are below 2**25; the bound keeps a hostile file from costing minutes."""
@@ -15,7 +15,7 @@ MAX_NAME = (1 << 16) - 1
 """Longest key or tensor name, in bytes (the format's own bound for keys)."""
 
 MAX_DIMS = 4
-"""Most dimensions of a tensor."""
+"""Largest number of dimensions of a tensor."""
 
 MAX_FILE = 1 << 50
 """Largest size of a file that tensors may ask for, in bytes; more means that a dimension or an offset is damaged."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from fucina.errors import GgufError, GgufIncomplete, GgufOpenError
+from ..errors import GgufError, GgufIncomplete, GgufOpenError
 
 
 def shown(text: str | bytes, limit: int = 80) -> str:
-    """Foreign text made fit for a message: ASCII, quoted, shortened."""
+    """Text from a file as a message shows it: ASCII, quoted, shortened."""
     out = ascii(text if isinstance(text, str) else text.decode("utf-8", "backslashreplace"))
     return out if len(out) <= limit else out[: limit - 4] + "..." + out[-1]
 
@@ -64,7 +65,7 @@ class MappedFile:
         self.bytes = np.frombuffer(self._map, np.uint8)
 
     def release_pages(self, start: int, stop: int) -> None:
-        """Tell the system that bytes start..stop are not needed for now; a later access reads them from the file again.
+        """Give bytes start..stop back to the system for now; a later access reads them from the file again.
 
         Only whole pages inside the range are released.  Does nothing where the system has no such call (Windows).
         """
@@ -79,10 +80,8 @@ class MappedFile:
     def close(self) -> None:
         """Drop the mapping, now if no view is left, otherwise when the last view is gone."""
         self.bytes = np.empty(0, np.uint8)
-        try:
+        with suppress(BufferError):  # a view is still in use: the mapping must outlive it
             self._map.close()
-        except BufferError:  # somebody still holds a view: the mapping must outlive it
-            pass
 
 
 def _folder_message(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Metadata of a GGUF file: a mapping from keys to typed values, with getters that check the type.
 
-The metadata says what the tensors mean: the model's family and sizes (`llama.block_count`), its vocabulary
+The metadata describes what the tensors mean: the model's family and sizes (`llama.block_count`), its vocabulary
 (`tokenizer.ggml.tokens`), its chat template.  Every value carries its type.  A wrong type nearly always means a broken
-or foreign file, and it shows up much later as a baffling shape error.  So a getter never converts: an integer is not a
+or foreign file, and would show much later as an error about shapes.  So a getter never converts: an integer is not a
 float, and a boolean is not an integer.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fucina.errors import GgufError
-from fucina.gguf.encode import encode_metadata
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
-from fucina.gguf.values import Entry
+from ..errors import GgufError
+from .encode import encode_metadata
+from .mapping import shown
+from .types import FLOATS, INTEGERS, VALUE_DTYPES, ValueType
+from .values import Entry
 
 # The getters below shadow these names inside the class.
 _int: TypeAlias = int
@@ -32,8 +32,8 @@ class Metadata(Mapping[str, Any]):
 
     ``metadata[key]`` gives the value as it is: int, float, bool, str, a NumPy array, or a sequence of bytes (string
     arrays).  Code that relies on a value uses the getters `int`, `float`, `str`, `bool`, `ints`, `floats`, `bools`,
-    `strings`: they raise GgufError with the key, what was wanted and what was found.  With `default` given, a missing
-    key answers the default; a value of the wrong type is an error all the same.
+    `strings`: they raise GgufError with the key, what was expected and what was found.  With `default` given, a missing
+    key gives the default; a value of the wrong type is an error all the same.
     """
 
     __slots__ = ("_entries", "_where")
@@ -76,21 +76,21 @@ class Metadata(Mapping[str, Any]):
 
     # --- scalars ------------------------------------------------------------------------------------------------
 
-    def _find(self, key: _str, wanted: _str, default: Any) -> Entry | None:
+    def _find(self, key: _str, expected: _str, default: Any) -> Entry | None:
         entry = self._entries.get(key)
         if entry is None and default is _REQUIRED:
-            raise GgufError(f"{self._where}: metadata key {shown(key)} is missing; wanted {wanted}")
+            raise GgufError(f"{self._where}: metadata key {shown(key)} is missing; expected {expected}")
         return entry
 
-    def _wrong(self, key: _str, wanted: _str, found: _str) -> GgufError:
-        return GgufError(f"{self._where}: metadata key {shown(key)}: wanted {wanted}, found {found}")
+    def _wrong(self, key: _str, expected: _str, found: _str) -> GgufError:
+        return GgufError(f"{self._where}: metadata key {shown(key)}: expected {expected}, found {found}")
 
-    def _scalar(self, key: _str, wanted: _str, types: frozenset, default: Any) -> Any:
-        entry = self._find(key, wanted, default)
+    def _scalar(self, key: _str, expected: _str, types: frozenset[ValueType], default: Any) -> Any:
+        entry = self._find(key, expected, default)
         if entry is None:
             return default
         if entry.type not in types:
-            raise self._wrong(key, wanted, entry.describe())
+            raise self._wrong(key, expected, entry.describe())
         return entry.value
 
     def int(self, key: _str, default: Any = _REQUIRED) -> _int:
@@ -117,19 +117,21 @@ class Metadata(Mapping[str, Any]):
 
     # --- arrays -------------------------------------------------------------------------------------------------
 
-    def _array(self, key: _str, wanted: _str, types: frozenset, default: Any, broadcast: _int | None) -> Any:
+    def _array(
+        self, key: _str, expected: _str, types: frozenset[ValueType], default: Any, broadcast: _int | None
+    ) -> Any:
         if broadcast is not None:
-            wanted += f" ({broadcast} of them, or one for all)"
-        entry = self._find(key, wanted, default)
+            expected += f" ({broadcast} of them, or one for all)"
+        entry = self._find(key, expected, default)
         if entry is None:
             return None
         if entry.item in types:
             if broadcast is not None and len(entry.value) != broadcast:
-                raise self._wrong(key, wanted, entry.describe())
+                raise self._wrong(key, expected, entry.describe())
             return entry.value
         if broadcast is not None and entry.type in types:
             return np.full(broadcast, entry.value, VALUE_DTYPES[entry.type])
-        raise self._wrong(key, wanted, entry.describe())
+        raise self._wrong(key, expected, entry.describe())
 
     def ints(self, key: _str, default: Any = _REQUIRED, broadcast: _int | None = None) -> np.ndarray:
         """An array of integers, as int64.

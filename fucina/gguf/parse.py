@@ -14,8 +14,8 @@ A GGUF file (little-endian throughout) is::
 A string is a u64 length and that many bytes of UTF-8.  An array is u32 element type, u64 count, elements.  Dims are
 written innermost first: a matrix of 3 rows and 64 columns has dims [64, 3].
 
-The file may be anything: a web page, half a download, or made to do harm.  So no length is believed before it has been
-compared with what is left of the file, and nothing is allocated on the word of a count alone.
+The file may be anything: a web page, half a download, or made to do harm.  So every length is compared with what is
+left of the file before it is used, and no count alone decides how much memory is allocated.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from typing import NoReturn
 
 import numpy as np
 
-from fucina.errors import GgufError, GgufIncomplete
-from fucina.gguf.limits import MAX_DIMS, MAX_FILE, MAX_HEADER, MAX_NAME, alignment_of
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import READABLE, VALUE_DTYPES, GgmlType, ValueType, block_shape, supported_names, type_label
-from fucina.gguf.values import Entry, StringArray
+from ..errors import GgufError, GgufIncomplete
+from .limits import MAX_DIMS, MAX_FILE, MAX_HEADER, MAX_NAME, alignment_of
+from .mapping import shown
+from .types import READABLE, VALUE_DTYPES, GgmlType, ValueType, block_shape, supported_names, type_label
+from .values import Entry, StringArray
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_Found = tuple[str, tuple[int, ...], GgmlType, int]  # name, shape, format and offset of a tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,9 @@ class _Cursor:
     def count(self, field: str, least_bytes: int) -> int:
         """A number of items of at least `least_bytes` each, that can fit in what is left."""
         count = self.u64(field)
-        if count * least_bytes > self.end - self.at:
-            message = f"{field} is {count}, which takes at least {count * least_bytes} bytes at offset {self.at}"
-            self.ends_early(message, self.at + count * least_bytes)
+        at, need = self.at, count * least_bytes
+        if at + need > self.end:
+            self.ends_early(f"{field} is {count}, which takes at least {need} bytes at offset {at}", at + need)
         return count
 
 
@@ -228,8 +229,8 @@ def _numbers(cursor: _Cursor, kind: ValueType, count: int, field: str) -> np.nda
 
 
 def _strings(cursor: _Cursor, field: str) -> StringArray:
-    # A vocabulary has 100 000 strings and more: the lengths are walked and checked here, the strings are cut when asked
-    # for.  The loop is the hot spot of opening a file, hence the local names.
+    # A vocabulary has 100 000 strings and more: here their lengths are checked, the strings are cut when they are asked
+    # for.  Opening a file spends most of its time in this loop, hence the local names.
     count = cursor.count(f"element count of {field}", 8)
     view, end, unpack, at = cursor.view, cursor.end, _U64.unpack_from, cursor.at
     last = end - 8
@@ -244,7 +245,7 @@ def _strings(cursor: _Cursor, field: str) -> StringArray:
     return StringArray(raw, count)
 
 
-def _tensor(cursor: _Cursor, index: int, count: int) -> tuple[str, tuple[int, ...], GgmlType, int]:
+def _tensor(cursor: _Cursor, index: int, count: int) -> _Found:
     name = cursor.name(f"name of tensor {index} of {count}")
     label = f"tensor {shown(name)}"
     n_dims = cursor.u32(f"n_dims of {label}")
@@ -260,7 +261,7 @@ def _tensor(cursor: _Cursor, index: int, count: int) -> tuple[str, tuple[int, ..
     return name, tuple(reversed(dims)), GgmlType(number), offset
 
 
-def _place(cursor: _Cursor, found: list, data: int, alignment: int) -> tuple[TensorHeader, ...]:
+def _place(cursor: _Cursor, found: list[_Found], data: int, alignment: int) -> tuple[TensorHeader, ...]:
     """Check sizes and offsets, and turn offsets into positions in the file."""
     tensors: dict[str, TensorHeader] = {}
     for name, shape, format, offset in found:
@@ -290,13 +291,9 @@ def _check_places(cursor: _Cursor, tensors: list[TensorHeader]) -> None:
     if end <= cursor.size:
         return
     first = next(t for t in tensors if t.start + t.nbytes > cursor.size)
-    message = (
-        f"tensor {shown(first.name)} {list(first.shape)} {first.format.name} takes bytes {first.start} to "
-        f"{first.start + first.nbytes}, but the file has {cursor.size}"
-    )
+    what = f"tensor {shown(first.name)} {list(first.shape)} {first.format.name}"
+    message = f"{what} takes bytes {first.start} to {first.start + first.nbytes}, but the file has {cursor.size}"
     if end > MAX_FILE:
         cursor.fail(f"{message}; expected at most {MAX_FILE} bytes (a damaged dimension or offset?)")
-    raise GgufIncomplete(
-        f"{cursor.where}: the file is incomplete: {message}; expected a complete file, of {end} bytes at least "
-        "(an interrupted download?)"
-    )
+    message = f"{message}; expected a complete file, of {end} bytes at least (an interrupted download?)"
+    raise GgufIncomplete(f"{cursor.where}: the file is incomplete: {message}")

@@ -30,10 +30,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fucina.errors import BlockFormatError
-from fucina.gguf import kquants
-from fucina.gguf.kquants import ratio, widest
-from fucina.gguf.types import SUPPORTED, GgmlType, block_shape, ggml_type, row_bytes, type_label
+from ..errors import BlockFormatError
+from . import kquants
+from .kquants import ratio, widest
+from .types import SUPPORTED, GgmlType, block_shape, ggml_type, row_bytes, type_label
 
 # One block as a NumPy record: `raw.view(Q4_1)` turns [rows, row_bytes] bytes into [rows, blocks] records.
 Q8_0 = np.dtype([("d", "<f2"), ("q", "i1", 32)])
@@ -224,7 +224,7 @@ def dequantize(raw: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        float32 [rows, cols], a fresh array.
+        float32 [rows, cols], a new array.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def quantize(x: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        uint8 [rows, row_bytes], a fresh array.
+        uint8 [rows, row_bytes], a new array.
 
     Raises
     ------

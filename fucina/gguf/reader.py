@@ -10,12 +10,12 @@ from types import TracebackType
 
 import numpy as np
 
-from fucina.errors import GgufError
-from fucina.gguf.mapping import MappedFile, shown
-from fucina.gguf.metadata import Metadata
-from fucina.gguf.parse import Header, TensorHeader, parse_header
-from fucina.gguf.split import check_part, part_paths
-from fucina.gguf.types import GgmlType, plain_dtype
+from ..errors import GgufError
+from .mapping import MappedFile, shown
+from .metadata import Metadata
+from .parse import Header, TensorHeader, parse_header
+from .split import check_part, part_paths
+from .types import GgmlType, plain_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class TensorInfo:
 
     @property
     def data(self) -> np.ndarray:
-        """The bytes as they lie in the file: read-only uint8 [nbytes] view, valid as long as it is referenced."""
+        """The bytes as they are in the file: read-only uint8 [nbytes] view, valid as long as it is referenced."""
         return self._bytes[self.start : self.start + self.nbytes]
 
     def rows(self) -> np.ndarray:
@@ -144,7 +144,7 @@ class GgufFile:
         try:
             self._open()
         except BaseException:
-            self.close()  # do not leave files mapped behind an error
+            self.close()  # after an error no file stays mapped
             raise
 
     def _open(self) -> None:
@@ -185,10 +185,10 @@ class GgufFile:
         self.tensors[t.name] = TensorInfo(t.name, t.shape, t.format, t.nbytes, part, t.start, file, file.bytes)
 
     def _check_total(self) -> None:
-        wanted = self.metadata.int("split.tensors.count", default=None)
-        if len(self.parts) > 1 and wanted is not None and wanted != len(self.tensors):
+        total = self.metadata.int("split.tensors.count", default=None)
+        if len(self.parts) > 1 and total is not None and total != len(self.tensors):
             raise GgufError(
-                f"{self.parts[0]}: split.tensors.count is {wanted}, but the {len(self.parts)} parts hold "
+                f"{self.parts[0]}: split.tensors.count is {total}, but the {len(self.parts)} parts hold "
                 f"{len(self.tensors)} tensors; expected the same"
             )
 
@@ -218,7 +218,7 @@ class GgufFile:
             file.release_pages(0, file.size)
 
     def close(self) -> None:
-        """Let go of the mapped files.  Views that were handed out stay valid; asking for tensors is over."""
+        """Release the mapped files.  Views that were given out stay valid; `tensor` raises from now on."""
         self._closed = True
         self.tensors = {}
         for file in self._files:

@@ -1,7 +1,7 @@
 """Models that are split over several files: `name-00001-of-00003.gguf`, `name-00002-of-00003.gguf`, …
 
 Each part is a GGUF file of its own that holds some of the tensors.  The first holds the model's metadata as well; every
-part says in `split.no` (from 0), `split.count` and `split.tensors.count` where it belongs.
+part has its place in `split.no` (from 0), `split.count` and `split.tensors.count`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fucina.errors import GgufError, GgufOpenError
-from fucina.gguf.metadata import Metadata
+from ..errors import GgufError, GgufOpenError
+from .metadata import Metadata
 
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<no>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
@@ -26,7 +26,7 @@ def split_count(metadata: Metadata) -> int:
 
 
 def is_part(path: Path, parts: Sequence[int]) -> bool:
-    """Whether a file of this name, with tensors that come from these parts of a model, is one part of several itself."""
+    """Whether a file of this name, with tensors from these parts of a model, is itself one part of several."""
     match = _PART_NAME.fullmatch(path.name)
     return match is not None and int(match["count"]) > 1 and len(set(parts)) < 2
 

@@ -2,11 +2,11 @@
 
 A tensor is stored row by row. Plain formats (F32, F16, BF16) keep one number after the other. Block formats cut a row
 into blocks of 32 or 256 neighbouring weights and keep, for every block, a few shared numbers (scales, minima) and a
-few bits for each weight. So the only two figures that a reader needs of a format are *columns a block* and *bytes a
+few bits per weight. So the only two figures that a reader needs of a format are *columns per block* and *bytes per
 block*:
 
-    Q4_1   32 columns   20 bytes     2 scale + 2 minimum + 16 (32 weights of 4 bits)      = 5.0  bits a weight
-    Q6_K  256 columns  210 bytes     2 scale + 16 sub-scales + 192 (256 weights of 6 bits) = 6.56 bits a weight
+    Q4_1   32 columns   20 bytes     2 scale + 2 minimum + 16 (32 weights of 4 bits)      = 5.0  bits per weight
+    Q6_K  256 columns  210 bytes     2 scale + 16 sub-scales + 192 (256 weights of 6 bits) = 6.56 bits per weight
 
 The layouts byte by byte are in `fucina.gguf.quants` and `fucina.gguf.kquants`.
 """
@@ -18,7 +18,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from fucina.errors import BlockFormatError
+from ..checks import shown
+from ..errors import BlockFormatError
 
 
 class GgmlType(IntEnum):
@@ -72,7 +73,7 @@ class GgmlType(IntEnum):
         return self.name
 
 
-# Formats that can be dequantised: (columns a block, bytes a block).
+# Formats that can be dequantised: (columns per block, bytes per block).
 _BLOCKS: dict[GgmlType, tuple[int, int]] = {
     GgmlType.F32: (1, 4),
     GgmlType.F16: (1, 2),
@@ -127,11 +128,13 @@ def ggml_type(value: GgmlType | int | str) -> GgmlType:
     try:
         return GgmlType[value] if isinstance(value, str) else GgmlType(operator.index(value))
     except (KeyError, ValueError, TypeError):
-        raise BlockFormatError(f"{value!r} is not a tensor format; expected a GgmlType, a number or a name") from None
+        raise BlockFormatError(
+            f"{shown(value)} is not a tensor format; expected a GgmlType, a number or a name"
+        ) from None
 
 
 def block_shape(format: GgmlType | int | str) -> tuple[int, int]:
-    """(columns a block, bytes a block) of a tensor format.
+    """(columns per block, bytes per block) of a tensor format.
 
     Raises
     ------
@@ -207,7 +210,7 @@ VALUE_DTYPES: dict[ValueType, np.dtype] = {
     ValueType.I64: np.dtype("<i8"),
     ValueType.F64: np.dtype("<f8"),
 }
-"""How fixed-size metadata values lie in the file (little-endian)."""
+"""How a file holds fixed-size metadata values (little-endian)."""
 
 INTEGERS = frozenset({ValueType.U8, ValueType.I8, ValueType.U16, ValueType.I16, ValueType.U32, ValueType.I32,
                       ValueType.U64, ValueType.I64})  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
-from fucina.gguf.mapping import shown
-from fucina.gguf.types import ValueType
+from .mapping import shown
+from .types import ValueType
 
 
 class StringArray(Sequence[bytes]):
-    """An array of strings as it lies in the file (length, bytes, length, bytes, …), cut into `bytes` on first use."""
+    """An array of strings as the file holds it (length, bytes, length, bytes, …), cut into `bytes` on first use."""
 
     __slots__ = ("_count", "_items", "_raw")
 
@@ -37,7 +37,11 @@ class StringArray(Sequence[bytes]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> bytes | list[bytes]:
         return self.to_list()[index]
 
     def __eq__(self, other: object) -> bool:
@@ -63,7 +67,7 @@ class Entry:
     value: Any
 
     def describe(self) -> str:
-        """What a message says was found: `u32 32`, `string 'llama'`, `array of 3 i32`."""
+        """Type and value for messages: `u32 32`, `string 'llama'`, `array of 3 i32`."""
         if self.item is not None:
             return f"array of {len(self.value)} {self.item.label}"
         if self.type == ValueType.STRING:

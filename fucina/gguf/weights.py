@@ -1,4 +1,4 @@
-"""Weights as the families see them: a name, a shape and blocks in the file, decoded only when somebody asks."""
+"""Weights as the families see them: a name, a shape and blocks in the file, decoded only on demand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fucina.errors import ModelError
-from fucina.gguf.quants import dequantize
-from fucina.gguf.reader import GgufFile, TensorInfo
-from fucina.gguf.types import GgmlType
+from ..errors import ModelError
+from .quants import dequantize
+from .reader import GgufFile, TensorInfo
+from .types import GgmlType
 
 
 class Matrix(Protocol):
@@ -39,7 +39,7 @@ class Matrix(Protocol):
         """The numbers, a new float32 array of `shape`."""
 
     def release_pages(self, start: int = 0, stop: int | None = None) -> None:
-        """Say that bytes start..stop of `raw` are not needed for now."""
+        """Give the pages of bytes start..stop of `raw` back to the system for now."""
 
 
 class Weight:
@@ -61,7 +61,7 @@ class Weight:
 
     @property
     def raw(self) -> np.ndarray:
-        """The blocks as they lie in the file: uint8 [rows, bytes per row], read-only."""
+        """The blocks as they are in the file: uint8 [rows, bytes per row], read-only."""
         return self._info.rows()
 
     @property
@@ -93,14 +93,14 @@ class Weight:
 
 
 class WeightFinder:
-    """Looks tensors up for a family, checks their shapes, and knows which ones nobody asked for."""
+    """Looks tensors up for a family, checks their shapes, and knows which ones were not used."""
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
         self._found: dict[str, Weight] = {}
 
     def has(self, name: str) -> bool:
-        """Whether the file holds this tensor."""
+        """Return whether the file holds this tensor."""
         return name in self._file.tensors
 
     def rows(self, name: str) -> int:
@@ -126,7 +126,7 @@ class WeightFinder:
         return info
 
     def check_all_used(self) -> None:
-        """ModelError if the file holds tensors that no one asked for: the forward would not be that model's."""
+        """ModelError if the file holds tensors that were not looked up: the forward would not be that model's."""
         left = [n for n in self._file.tensors if n not in self._found]
         if left:
             some = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")

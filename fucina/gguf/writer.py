@@ -1,7 +1,7 @@
 """Writing GGUF files (version 3): metadata in, tensors in, one file out, or none at all.
 
 The layout is described in `fucina.gguf.parse`.  The file is written under a temporary name in the same folder and
-renamed when it is complete, so that nobody ever sees half a model.
+renamed when it is complete, so that no reader ever finds half a model.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fucina.errors import BlockFormatError, GgufError
-from fucina.gguf.encode import encode_metadata, length_and_bytes, utf8
-from fucina.gguf.limits import MAX_DIMS, MAX_HEADER, MAX_NAME, alignment_of
-from fucina.gguf.mapping import shown
-from fucina.gguf.metadata import Metadata
-from fucina.gguf.quants import quantize
-from fucina.gguf.reader import TensorInfo
-from fucina.gguf.split import is_part
-from fucina.gguf.types import SUPPORTED, GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
-from fucina.replacing import replacing
+from .. import checks
+from ..errors import BlockFormatError, GgufError
+from ..replacing import replacing
+from .encode import encode_metadata, length_and_bytes, utf8
+from .limits import MAX_DIMS, MAX_HEADER, MAX_NAME, alignment_of
+from .mapping import shown
+from .metadata import Metadata
+from .quants import quantize
+from .reader import TensorInfo
+from .split import is_part
+from .types import SUPPORTED, GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def _array_and_format(value: Any) -> tuple[np.ndarray, GgmlType | int | str]:
 
 def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
     if not isinstance(name, str) or not name:
-        raise GgufError(f"tensor name {name!r}: expected a string that is not empty")
+        raise GgufError(f"tensor name {checks.shown(name)}: expected a string that is not empty")
     if len(utf8(name)) > MAX_NAME:
         raise GgufError(f"tensor name {shown(name)} has {len(utf8(name))} bytes; expected at most {MAX_NAME}")
     label = f"tensor {shown(name)}"
@@ -96,7 +97,7 @@ def write_gguf(
         Where; an existing file is replaced, in one step, once the new one is complete.
     metadata
         Keys and values; see `encode_metadata` for the types.  `general.alignment` is obeyed.  The keys `split.…`, which
-        say that a file is one part of several, are left out of a file that is not: one whose name does not end in
+        mark a file as one part of several, are left out of a file that is none: one whose name does not end in
         `-00001-of-00003.gguf` or that takes tensors of several parts.
     tensors
         Name -> (array, format).  A uint8 array holds the bytes of the format, [..., row_bytes]; a float array is
@@ -107,9 +108,9 @@ def write_gguf(
     Raises
     ------
     GgufError
-        A name, value, array or alignment that cannot be written; nothing is left behind.
+        A name, value, array or alignment that cannot be written; no file is left.
     OSError
-        The file cannot be written; nothing is left behind.
+        The file cannot be written; no file is left.
     """
     path = Path(path)
     part = is_part(path, [value.part for value in tensors.values() if isinstance(value, TensorInfo)])

@@ -11,6 +11,6 @@ Read in this order:
   `cache_folder`: where compiled code is kept.  `disassembly`: its assembly.
 - `invoke`: one kernel called from Python.  `reference`: the same kernels in NumPy, equal bit for bit.
 
-What the sampler and the drafters compute lies here too: `draw`, with `masses`, `weighing` and `penalties`: the
+What the sampler and the drafters compute lies here too: `draw`, with `masses`, `softmax_weights` and `penalties`: the
 choice of a token; `top_k`: the highest logits; `suffix`: drafts.
 """

@@ -7,10 +7,11 @@ never read: what lies there may be anything.
 
 from __future__ import annotations
 
+from ..cache.parts import CHUNK
 from . import record as R
 from .chunks import (
-    CHUNK,
     Shape,
+    Tile,
     chunk,
     clear,
     combine_tails,
@@ -36,7 +37,9 @@ class Pass:
         self.window, self.scale = p.window, p.scale
         self.parts, self.shared = k.word(k.job, R.NPART), k.word(k.job, R.PART)
         self.mine = k.word(k.job, R.SCRATCH) + k.tid * k.word(k.job, R.SCRATCH_STEP)
-        self.state = self.mine + tile_rows(shape.heads, 32) * shape.heads * CHUNK * 4  # after the scores
+        rows = tile_rows(shape.heads, shape.k_dim)
+        self.state = self.mine + rows * shape.heads * CHUNK * 4  # after the scores
+        self.some = self.state + rows * shape.part
 
     def span(self, r: Value) -> tuple[Value, Value, Value]:
         """First position that row r sees, its first chunk, and one past its last."""
@@ -73,18 +76,21 @@ class Pass:
             left.set(left.get() - units())
             r.set(r.get() + 1)
 
-    def join(self, r: Value, size: int, rows: Var, first: Var, last: Var) -> None:
-        """Makes a tile of rows r … r + size - 1 if they are of one stream and all see some chunks whole."""
-        k, a, b, same = self.k, self.k.var(0), self.k.var(1 << 40), self.k.var(0)
-        with k.range(r, r + size) as i:
-            lo, _, _ = self.span(i)
-            a.set(k.max(a.get(), (lo + CHUNK - 1) // CHUNK))
-            b.set(k.min(b.get(), (k.row(i, R.POS) + 1) // CHUNK))
-            same.set(same.get() | (k.row(i, R.STREAM) ^ k.row(r, R.STREAM)))
-        with k.when((a.get() < b.get()) & same.get().eq(0)):
-            rows.set(k.int(size))
-            first.set(a.get())
-            last.set(b.get())
+    def join(self, r: Value, most: Value, rows: Var, first: Var, top: Var) -> None:
+        """Makes a tile of row r and those after it, at most `most`, of its stream.
+
+        `first`: the first chunk that no row sees from its middle on; `top`: one past the last position that any sees.
+        """
+        k = self.k
+        rows.set(k.i64(0))
+        first.set(k.i64(0))
+        top.set(k.i64(0))
+        same = lambda i: k.row(r + k.min(i, most - 1), R.STREAM).eq(k.row(r, R.STREAM))
+        with k.loop(lambda: (rows.get() < most) & same(rows.get())):
+            lo, _, _ = self.span(r + rows.get())
+            first.set(k.max(first.get(), (lo + CHUNK - 1) // CHUNK))
+            top.set(k.max(top.get(), k.row(r + rows.get(), R.POS) + 1))
+            rows.set(rows.get() + 1)
 
     def chunks(self, r: Value, h: Value, first: Value, last: Value, state: Value) -> None:
         """Adds chunks first … last-1 of one row to a partial result, each as far as the row sees it."""
@@ -113,60 +119,47 @@ def latent(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
 
 
 def attend(k: Emitter, shape: Shape) -> None:
-    """Whole: a unit is (row, kv head), and writes its output.  Split, for few rows: a unit is one chunk of a (row, kv
+    """Whole: a unit is a (kv head, row), and writes its output.  Split, for few rows: a unit is one chunk of a (row, kv
     head) and leaves a partial result, which `combine` adds up in the order that the whole form has.
 
-    Neighbouring rows of one stream are taken together as a tile: each row's own first chunks, then the chunks that all
-    of them see whole, with one load of keys and values for all, then each row's own last ones.
+    Neighbouring rows of one stream are taken together as a tile: each row's own first chunks (of a window that starts in
+    the middle of one), then, with one load of keys and values for all, the chunks that they see from the first
+    position on.
     """
     heads = shape.heads
-    p, size = Pass(k, shape), tile_rows(heads, k.isa.registers)
-    split, per_row = k.word(k.job, R.SPLIT).eq(1), heads * shape.v_dim * 4
+    p, size = Pass(k, shape), tile_rows(heads, shape.k_dim)
+    split, per_row, m = k.word(k.job, R.SPLIT).eq(1), heads * shape.v_dim * 4, k.rows()
     u, r, left = k.var(k.u0), k.var(0), k.var(k.u0)  # left: units of a split attention before u in row r
     with k.loop(lambda: u.get() < k.u1):
         h, state, rows = k.var(0), k.var(p.state), k.var(1)
-        first, last = k.var(0), k.var(0)  # the chunks of one row; of a tile, those that all its rows see whole
+        first, top = k.var(0), k.var(0)  # the tile's chunks: from this one on, up to this position
         with k.when(split):
             p.find(r, left)
             _, a, b = p.span(r.get())
             h.set(left.get() // (b - a))
             first.set(a + left.get() % (b - a))
-            last.set(first.get() + 1)
             left.set(left.get() + 1)
             state.set(p.shared + ((r.get() * p.kv_heads + h.get()) * p.parts + first.get() - a) * shape.part)
         with k.when(split.eq(0)):
-            r.set(u.get() // p.kv_heads)
-            h.set(u.get() % p.kv_heads)
-            _, a, b = p.span(r.get())
-            first.set(a)
-            last.set(b)
-            if size > 1:
-                with k.when((h.get().eq(0)) & (u.get() + p.kv_heads * size <= k.u1)):
-                    p.join(r.get(), size, rows, first, last)
-        single = rows.get().eq(1)
-        times = k.where(single, k.int(1), p.kv_heads)  # a tile does every kv head of its rows
-        with k.range(0, times) as again:
-            head = h.get() + again
-            clear(k, shape, rows.get() * heads, state.get())
-            with k.range(0, k.where(single, k.int(1), rows.get() * 2 + 1)) as step:
-                with k.when(step.eq(rows.get()) ^ 1):  # one row: all its chunks, or those before or after the tile's
-                    before = step < rows.get()
-                    row = r.get() + k.where(before, step, step - rows.get() - 1)
-                    _, a, b = p.span(row)
-                    begin, end = k.where(before, a, last.get()), k.where(before, first.get(), b)
-                    begin, end = k.where(single, first.get(), begin), k.where(single, last.get(), end)
-                    p.chunks(row, head, begin, end, state.get() + (row - r.get()) * shape.part)
-                if size > 1:
-                    with k.when(step.eq(rows.get())):
-                        with k.range(first.get(), last.get()) as c:
-                            queries = [q for i in range(size) for q in p.queries(r.get() + i, head)]
-                            at = p.cache(r.get(), head, c * CHUNK)
-                            chunk(k, shape, queries, *at, CHUNK, state.get(), p.mine, p.scale)
-            with k.when(split.eq(0)):
-                with k.range(0, rows.get()) as i:
-                    out = p.out + ((r.get() + i) * p.kv_heads + head) * per_row
-                    finish(k, shape, state.get() + i * shape.part, out)
-        u.set(u.get() + rows.get() * times)
+            h.set(u.get() // m)
+            r.set(u.get() % m)
+            p.join(r.get(), k.min(k.min(m - r.get(), k.u1 - u.get()), size), rows, first, top)
+            with k.when(rows.get().eq(1)):  # nothing to share: all its chunks are its own
+                first.set(k.i64(1 << 40))
+        clear(k, shape, rows.get() * heads, state.get())
+        with k.range(0, rows.get()) as i:
+            _, a, b = p.span(r.get() + i)
+            begin, end = k.where(split, first.get(), a), k.where(split, first.get() + 1, k.min(first.get(), b))
+            p.chunks(r.get() + i, h.get(), begin, end, state.get() + i * shape.part)
+        with k.range(first.get(), (top.get() + CHUNK - 1) // CHUNK) as c:
+            sees = lambda i: k.min(k.row(r.get() + i, R.POS) + 1 - c * CHUNK, CHUNK)
+            queries = lambda i: p.queries(r.get() + i, h.get())
+            tile = Tile(k, shape, rows.get(), sees, queries, p.mine, state.get(), p.some)
+            tile.chunk(*p.cache(r.get(), h.get(), c * CHUNK), k.min(top.get() - c * CHUNK, CHUNK), p.scale)
+        with k.when(split.eq(0)):
+            with k.range(0, rows.get()) as i:
+                finish(k, shape, state.get() + i * shape.part, p.out + ((r.get() + i) * p.kv_heads + h.get()) * per_row)
+        u.set(u.get() + rows.get())
 
 
 @kernel("combine", ("f16", "f32"), int, int, int, rule="rows", params=PARAMS)

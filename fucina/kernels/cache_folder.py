@@ -33,10 +33,11 @@ def stamp() -> str:
     """A hash of all that compiled kernels depend on: the sources, the lowering, numba, llvmlite, the CPU."""
     h = hashlib.sha256()
     here = Path(__file__).parent
-    for p in sorted([*here.glob("*.py"), *here.parent.glob("ops/native/*.py")]):
+    for p in sorted([*here.glob("*.py"), *here.parent.glob("ops/native/*.py"), here.parent / "cache/parts.py"]):
         h.update(p.name.encode() + b"\0" + p.read_bytes() + b"\0")
     versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
-    cpu = (binding.get_host_cpu_name(), get_host_cpu_features(), str(config.CPU_NAME), str(config.CPU_FEATURES))
+    settings = str(config.CPU_NAME), str(config.CPU_FEATURES)  # type: ignore[attr-defined]  # numba sets them at import
+    cpu = (binding.get_host_cpu_name(), get_host_cpu_features(), *settings)
     h.update("\0".join((*versions, *cpu, isas.choose().name)).encode())
     return h.hexdigest()[:12]
 

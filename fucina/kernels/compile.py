@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import config
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
 from . import isa as isas
@@ -25,7 +26,7 @@ from .lang import I8, Emitter
 VOID5 = types.void(*[types.int64] * 5)
 
 _lock = threading.RLock()
-_compiled: dict[str, object] = {}
+_compiled: dict[str, CFunc] = {}
 _listener: Callable[[str, float | None], None] | None = None
 
 
@@ -67,12 +68,14 @@ def address(name: str, isa: str | None = None) -> int:
         if full not in _compiled:
             find(name)
             _compiled[full] = _compile(full)
-        return _compiled[full].address
+        at = _compiled[full].address
+    assert at is not None  # numba has one as soon as it has compiled
+    return at
 
 
-def _compile(full: str):
+def _compile(full: str) -> CFunc:
     def stage(rec, job, u0, u1, tid):
-        _emit(full, rec, job, u0, u1, tid)
+        _emit(full, rec, job, u0, u1, tid)  # type: ignore[call-arg]  # numba gives the typing context
 
     # A file of its own per kernel: numba numbers the variants of one function, and two processes would pick one number.
     stage.__name__ = stage.__qualname__ = full.replace("@", "-")
@@ -87,7 +90,7 @@ def cached_here(what: str) -> Iterator[None]:
     `what` names it for the user.  Functions compiled so need a unique `__qualname__` each.
     """
     with _lock:
-        before, config.CACHE_DIR = config.CACHE_DIR, str(folder())
+        before, config.CACHE_DIR = config.CACHE_DIR, str(folder())  # type: ignore[attr-defined]  # set at import
         # sources are part of the folder's name; numba's own check of one file's contents stays on top of it
         pending = not any(folder().glob(f"*/*.{what.replace('@', '-')}-*.nbi"))
         started = time.perf_counter()
@@ -96,7 +99,7 @@ def cached_here(what: str) -> Iterator[None]:
                 _tell(what, None)
             yield
         finally:
-            config.CACHE_DIR = before
+            config.CACHE_DIR = before  # type: ignore[attr-defined]
         if pending:
             _tell(what, time.perf_counter() - started)
 

@@ -6,7 +6,7 @@ covers unit `mark` of the mass?  The answer mostly lies near the best token: onl
 reach a bound, are looked at, and the bound falls until their mass covers the mark.  The token is then found by halving the
 range of logits that it must lie in.
 
-Weights are integers (see `weighing`): sums are exact in any order, which is what makes this equal to the sorted definition,
+Weights are integers (see `softmax_weights`): sums are exact in any order, which makes this equal to the sorted definition,
 token for token.  Of all sums, the mass of the whole vocabulary is the dearest.  Two bounds of it are cheap, and nearly
 always the token is the same for both, and so for all masses between them; if it is not, the mass is computed.
 
@@ -32,7 +32,7 @@ from .masses import (
     tail_bounds,
     weigh,
 )
-from .weighing import SHIFT
+from .softmax_weights import SHIFT
 
 NEAR = (4.0, 8.0, 10.0, 12.0, 16.0)  # bounds of the candidates, in temperatures below the best logit; then all tokens
 ALL = len(NEAR)
@@ -128,8 +128,8 @@ def _decide(
             tail, tail_most = tail_bounds(logits, low, highest, temperature)
             kept, kept_most = mass + tail, mass + tail_most
     if top_p < 1.0:
-        needed = min(max(np.int64(math.ceil(top_p * np.float64(kept))), 1), kept)
-        needed_most = min(max(np.int64(math.ceil(top_p * np.float64(kept_most))), 1), kept_most)
+        needed = min(max(np.int64(math.ceil(top_p * np.float64(kept))), np.int64(1)), kept)
+        needed_most = min(max(np.int64(math.ceil(top_p * np.float64(kept_most))), np.int64(1)), kept_most)
         while needed_most > mass:
             level = _wider(level, some.shape[0], vocab)
             if level == ALL:

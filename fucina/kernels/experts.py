@@ -26,7 +26,7 @@ def linear_heads(k: Emitter, fmt: str) -> None:
         x, d, s = head_of(f, h, blocks, p.x, p.d, p.s)
         valid, r = k.min(p.n - first, 8), k.var(0)
         for size in sizes:
-            with k.loop(lambda: r.get() + size <= rows):  # noqa: B023
+            with k.loop(lambda: r.get() + size <= rows):
                 acc = tile(k, fmt, size, p.w + g * (blocks * f.packed), p.cols, x, d, s, p.x_step, r.get())
                 for i, v in enumerate(acc):
                     store_columns(k, v, p.out + (((r.get() + i) * p.heads + h) * p.n + first) * 4, valid)

@@ -84,4 +84,7 @@ def activation_bytes(kind: str, rows: int, cols: int) -> dict[str, int]:
     q8k: int8 q; float32 d of each 256; int16 s, sums of each 32; int16 s16, sums of each 16.
     """
     n = rows * cols
-    return {"q8": dict(q=n, d=n // 8, s=n // 8, s16=n // 8), "q8k": dict(q=n, d=n // 64, s=n // 16, s16=n // 8)}[kind]
+    return {
+        "q8": {"q": n, "d": n // 8, "s": n // 8, "s16": n // 8},
+        "q8k": {"q": n, "d": n // 64, "s": n // 16, "s16": n // 8},
+    }[kind]

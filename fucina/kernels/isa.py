@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import IsaError
 from .lang import F16, F32, I16, I32, Emitter, Value, vec
+
+Start = Callable[[], Value] | None  # emits the vector that a sum starts from
 
 
 class Dot:
@@ -28,8 +31,9 @@ class Dot:
     This is the generic lowering: exact in int16 and int32, any CPU.
     """
 
-    def __init__(self, k: Emitter, bound: int | None, bias=None, offset=None) -> None:
-        self.k, self.bound, self.bias, self.offset, self.sum = k, bound, bias, offset, None
+    def __init__(self, k: Emitter, bound: int | None, bias: Start = None, offset: Start = None) -> None:
+        self.k, self.bound, self.bias, self.offset = k, bound, bias, offset
+        self.sum: Value | None = None  # before the first product
 
     def add(self, w: Value, x: Value) -> None:
         wide = w.signed(I16) if self.bound is None else w.unsigned(I16)
@@ -42,6 +46,7 @@ class Dot:
         self.sum = v if self.sum is None else self.sum + v
 
     def total(self) -> Value:
+        assert self.sum is not None, "a sum of no products"
         return self.sum
 
     def times(self, scale: Value) -> Value:
@@ -54,9 +59,10 @@ class Avx2Dot(Dot):
     fit.  With weights up to `bound`, 32767 // (2·bound·127) of them may be summed in int16 before `vpmaddwd` widens:
     eight for 4-bit weights, four for 5-bit, two for 6-bit.  Signed weights: |w| · (x with the sign of w)."""
 
-    def __init__(self, k, bound, bias=None, offset=None) -> None:
+    def __init__(self, k: Emitter, bound: int | None, bias: Start = None, offset: Start = None) -> None:
         super().__init__(k, bound, bias, offset)
-        self.halves, self.room, self.most = [], 0, 32767 // (2 * (bound or 128) * 127)
+        self.halves: list[Value] = []
+        self.room, self.most = 0, 32767 // (2 * (bound or 128) * 127)
 
     def add(self, w: Value, x: Value) -> None:
         k = self.k
@@ -64,7 +70,9 @@ class Avx2Dot(Dot):
             x = k.call("llvm.x86.avx2.psign.b", x.type, x, w)
             w = k.where(w < 0, k.const(w.type, 0) - w, w)  # -128 becomes 128, unsigned
         h = k.call("llvm.x86.avx2.pmadd.ub.sw", vec(I16, 16), w, x)
-        if self.room:
+        if self.most == 1:  # widened at once: kept, they would fill the registers
+            self.gain(k.isa.pairs(k, h, k.const(h.type, 1)))
+        elif self.room:
             self.halves[-1] = self.halves[-1] + h
             self.room -= 1
         else:
@@ -79,7 +87,7 @@ class Avx2Dot(Dot):
         by = k.const(vec(I16, 16), 1) if scale is None else ((scale & 0xFFFF) | (scale << 16)).bits(vec(I16, 16))
         for h in self.halves:
             self.gain(k.isa.pairs(k, h, by))
-        return self.sum
+        return super().total()
 
 
 class VnniDot(Dot):
@@ -216,8 +224,10 @@ def supported() -> tuple[str, ...]:
     from numba.core.codegen import get_host_cpu_features
 
     text, cpu = get_host_cpu_features(), binding.get_host_cpu_name()
-    if config.CPU_FEATURES is not None or config.CPU_NAME not in (None, "host"):
-        text, cpu = config.CPU_FEATURES or "", ""  # compiling for a CPU that need not be this one
+    # numba makes these settings when it is imported
+    name, features = config.CPU_NAME, config.CPU_FEATURES  # type: ignore[attr-defined]
+    if features is not None or name not in (None, "host"):
+        text, cpu = features or "", ""  # compiling for a CPU that need not be this one
     have = {f[1:] for f in text.split(",") if f.startswith("+")}
     if cpu.startswith("apple-"):
         have |= {"neon", "dotprod"}  # every Mac has them, whether or not the system lists features

@@ -41,6 +41,7 @@ from .value import (  # noqa: F401  (kernels import the language from here)
     vec,
 )
 
+LINE = 64  # bytes of a cache line
 LOWEST = -1e30  # stands for minus infinity where -inf - -inf must not happen
 
 
@@ -81,11 +82,11 @@ class Emitter:
     def const(self, ty: ir.Type, x) -> Value:
         return Value(self.b, constant(ty, x))
 
-    def int(self, x) -> Value:
+    def i64(self, x) -> Value:
         return x if isinstance(x, Value) else self.const(I64, x)
 
     def var(self, init) -> Var:
-        return Var(self.b, self.int(init))
+        return Var(self.b, self.i64(init))
 
     def cell(self, ty: ir.Type, x) -> Var:
         return Var(self.b, self.const(ty, x))
@@ -109,10 +110,11 @@ class Emitter:
         else:
             self.b.store(v.v, p).align = 1
 
-    def prefetch(self, at: Value) -> None:
-        """Ask for the cache line at an address that will be read soon; any address is harmless."""
-        p = Value(self.b, self.b.inttoptr(at.v, POINTER))
-        self.call("llvm.prefetch.p0", ir.VoidType(), p, *(self.const(I32, c) for c in (0, 3, 1)))
+    def prefetch(self, at: Value, size: int, ahead: int = 0) -> None:
+        """Ask for the `size` bytes `ahead` bytes after an address, which will be read soon; any address is harmless."""
+        for line in range(ahead, ahead + size, LINE):
+            p = Value(self.b, self.b.inttoptr((at + line).v, POINTER))
+            self.call("llvm.prefetch.p0", ir.VoidType(), p, *(self.const(I32, c) for c in (0, 3, 1)))
 
     def first(self, n: Value, lanes: int) -> Value:
         """A mask with lanes 0 … n-1 set."""
@@ -122,7 +124,7 @@ class Emitter:
     @contextmanager
     def range(self, lo, hi, step=1, keep: bool = False) -> Iterator[Value]:
         """For lo, lo + step, … below hi.  `keep`: LLVM must not unroll it (and keep all its loads alive)."""
-        i, hi = self.var(lo), self.int(hi)
+        i, hi = self.var(lo), self.i64(hi)
         with self.loop(lambda: i.get() < hi, keep):
             yield i.get()
             i.set(i.get() + step)

@@ -1,7 +1,7 @@
 """Weights of the tokens of a row, and sums of them: the loops over many tokens of `fucina.kernels.draw`.
 
 Each is written so that it becomes vector code: no branch inside, and sums instead of answers.  What a weight is, and the
-same computation in NumPy, is in `weighing`.  Private: nothing here checks its arguments.
+same computation in NumPy, is in `softmax_weights`.  Private: nothing here checks its arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .weighing import LN2_HI, LN2_LO, LOG2E, LOWEST, ROUND, SHIFT, TAYLOR
+from .softmax_weights import LN2_HI, LN2_LO, LOG2E, LOWEST, ROUND, SHIFT, TAYLOR
 
 BLOCK = 64  # logits that are compared, or added up in int32, together
 ROUND_BITS = int(np.float64(ROUND).view(np.int64))
@@ -29,7 +29,7 @@ ZERO = np.float32(0.0)
 
 @njit
 def _weight(logit, highest, temperature):
-    """Return the weight of one token, as `weighing.weights` defines it."""
+    """Return the weight of one token, as `softmax_weights.weights` defines it."""
     distance = max((np.float64(logit) - highest) / temperature, LOWEST)
     rounded = distance * LOG2E + ROUND
     power = rounded - ROUND
@@ -66,7 +66,7 @@ def weigh(logits, highest, temperature, weight):
 def _tail_part(logit, low, per_temperature):
     """Return 2**24 * exp((logit - low) / temperature), nearly, towards zero; 0 for a logit above `low`."""
     power = (logit - low) * per_temperature
-    power = power if power > LEAST_POWER else LEAST_POWER  # noqa: FURB136  (`max` looks for NaNs too)
+    power = power if power > LEAST_POWER else LEAST_POWER
     rounded = power + ROUND32
     r = power - (rounded - ROUND32)
     part = EXP2[0]
@@ -130,7 +130,7 @@ def gather(logits, low, high, ids, near):
 @njit
 def between(logits, value, low, high):
     """Return how many logits are in (low, high], and the sum of their values."""
-    n = mass = 0
+    n, mass = np.int64(0), np.int64(0)
     for i in range(logits.shape[0]):
         inside = np.int64((logits[i] > low) & (logits[i] <= high))
         n += inside

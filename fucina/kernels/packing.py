@@ -122,7 +122,7 @@ def _in_threads(work: Callable[[int, int], None], slices: list[tuple[int, int]],
         try:
             for one in waiting:  # a list's iterator hands each slice to one thread
                 work(*one)
-        except BaseException as e:  # noqa: BLE001 (raised again below)
+        except BaseException as e:
             failure.append(e)
 
     helpers = [threading.Thread(target=run) for _ in range(min(threads, len(slices)) - 1)]

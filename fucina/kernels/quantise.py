@@ -21,11 +21,10 @@ def scales(k: Emitter, bits: Value) -> tuple[Value, Value]:
 
 
 def quantise32(k: Emitter, x: Value, inverse: Value, q: Value) -> tuple[Value, Value]:
-    """32 numbers to int8; the sums of each 16."""
+    """32 numbers to int8; sums of the first 16 and of the others, in eight lanes each."""
     i = [k.round(k.load(F8, x + 32 * j) * inverse).int() for j in range(4)]
-    for j in range(4):
-        k.store(i[j].narrow(I8), q + 8 * j)
-    return k.sum(i[0] + i[1]), k.sum(i[2] + i[3])
+    k.store(k.concat([k.concat(i[:2]), k.concat(i[2:])]).narrow(I8), q)
+    return i[0] + i[1], i[2] + i[3]
 
 
 def q8(k: Emitter, x: Value, q: Value, d: Value, s: Value, s16: Value) -> None:
@@ -33,8 +32,9 @@ def q8(k: Emitter, x: Value, q: Value, d: Value, s: Value, s16: Value) -> None:
     scale, inverse = scales(k, largest(k, x))
     a, b = quantise32(k, x, k.splat(inverse), q)
     k.store(scale, d)
-    k.store(scale * (a + b).float(), s)
-    k.store((a + b) * -128, s16)
+    total = k.sum(a + b)
+    k.store(scale * total.float(), s)
+    k.store(total * -128, s16)
 
 
 def q8k(k: Emitter, x: Value, q: Value, d: Value, s: Value, s16: Value) -> None:
@@ -46,7 +46,7 @@ def q8k(k: Emitter, x: Value, q: Value, d: Value, s: Value, s16: Value) -> None:
     k.store(scale, d)
     inverse = k.splat(inverse)
     with k.range(0, 8) as j:
-        a, b = quantise32(k, x + j * 128, inverse, q + j * 32)
+        a, b = (k.sum(v) for v in quantise32(k, x + j * 128, inverse, q + j * 32))
         k.store(a.narrow(I16), s16 + j * 4)
         k.store(b.narrow(I16), s16 + j * 4 + 2)
         k.store((a + b).narrow(I16), s + j * 2)

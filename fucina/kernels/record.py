@@ -18,7 +18,7 @@ Rules: what a unit is.
   matrix product is a multiple of 8, of quantise.*.cols a multiple of the block (32, 256), else anything.
 - rows: one row, or one of UNITS parts of it (unit = row * UNITS + part): heads, or the parts of quantise.*.rows, of which
   part p does blocks [nb*p//UNITS, nb*(p+1)//UNITS).  Rows are those of the stage's row space, streams may be rows too.
-- attention: row * kv_heads + head; with SPLIT, units run over rows, in each over kv heads, in each over the chunks first
+- attention: head * M + row, over kv heads; with SPLIT, units run over rows, in each over kv heads, in each over the chunks first
   ... last that the row sees; the partial result of (row, head, chunk) is number (row*kv_heads + head)*NPART + chunk -
   first.  `combine` adds them up, and does nothing when SPLIT is 0.
 - groups: eight rows of a matrix (packing, at load).
@@ -35,6 +35,8 @@ Quantised activations of m rows, row after row without padding (`formats.activat
 The parameter `s` of a matrix product is the address of what `formats.FORMATS[FMT].sums` names, "s" or "s16" (float
 formats read neither d nor s).
 """
+
+from ..cache.parts import MAX_AREAS
 
 # --- stage record ---------------------------------------------------------------------------------------------
 FN = 0  # address of the kernel
@@ -72,12 +74,8 @@ ROW_BYTES = ROW_WORDS * 8
 # --- stream table: one entry per stream of the pass -----------------------------------------------------------
 STREAM_FIRST, STREAM_ROWS = range(2)  # its first row in the pass, and how many it has
 STREAM_STATE = 2  # from here on: the words of its state, two per area
-STREAM_WORDS = 16
+STREAM_WORDS = STREAM_STATE + 2 * MAX_AREAS
 STREAM_BYTES = STREAM_WORDS * 8
-MAX_AREAS = (STREAM_WORDS - STREAM_STATE) // 2
-
-CHUNK = 64  # attention works in chunks that start at absolute multiples of this
-MAX_ROWS = 128  # rows per pass: few enough that a cancelled prefill ends soon
 
 
 def area_word(area: int) -> int:

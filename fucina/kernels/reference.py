@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cache.parts import CHUNK
 from ..gguf import dequantize
 from .formats import FORMATS
 from .lang import EXP, LOWEST
-from .record import CHUNK
 from .reference_weights import ZERO, half, integers, split_scales
 
 F = np.float32
@@ -122,6 +122,7 @@ def product(x: np.ndarray, u: Unpacked) -> np.ndarray:
             acc[c % 4] = fma(x[:, None, c], u.integers[None, :, c], acc[c % 4])
         return (acc[0] + acc[1]) + (acc[2] + acc[3])
 
+    assert u.d is not None  # only float formats have none
     a = quantise(x, f.activations)
     nb, n, block = u.integers.shape
     q = a["q"].reshape(len(x), nb, block).astype(F)
@@ -134,10 +135,11 @@ def product(x: np.ndarray, u: Unpacked) -> np.ndarray:
             if u.m is not None:
                 acc = fma(u.m[b], a["s"][:, None, b], acc)
             continue
+        assert u.scales is not None
         parts = u.scales.shape[-1]
         dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(len(x), parts, -1), w.reshape(n, parts, -1))
         acc = fma(u.d[b] * dx, (dots.astype(np.int32) * u.scales[b]).sum(-1).astype(F), acc)
-        if u.m is not None:
+        if u.m is not None and u.mins is not None:
             less = a["s"].reshape(len(x), nb, parts)[:, b].astype(np.int32) @ u.mins[b].T
             acc = fma(u.m[b] * -dx, less.astype(F), acc)
     return acc
@@ -202,7 +204,8 @@ def attention(
 ) -> np.ndarray:
     """One query head of one row: keys float32 [n, k_dim], values [n, v_dim] as read back from the cache -> [v_dim]."""
     lo = max(position - window + 1, 0) if window else 0
-    state, most, total = np.zeros(values.shape[1], F), F(LOWEST), F(0)
+    state, most = np.zeros(values.shape[1], F), F(LOWEST)
+    total: np.ndarray | np.float32 = F(0)
     for c in range(lo // CHUNK, position // CHUNK + 1):
         a, b = max(c * CHUNK, lo), min((c + 1) * CHUNK, position + 1)
         lanes = np.zeros((b - a, 8), F)

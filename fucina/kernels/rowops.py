@@ -23,7 +23,7 @@ def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], No
 
 def copy(k: Emitter, source: Value, to: Value, n: Value) -> None:
     """n numbers."""
-    each(k, k.int(0), n, lambda at, lanes: k.store(k.load(F8, source + at, lanes), to + at, lanes))
+    each(k, k.i64(0), n, lambda at, lanes: k.store(k.load(F8, source + at, lanes), to + at, lanes))
 
 
 def columns(k: Emitter, inputs: list[tuple[Value, Value]], f: Callable[..., Value]) -> None:
@@ -110,7 +110,7 @@ def rms_norm(k: Emitter) -> None:
             def norm(at: Value, lanes: Value | None) -> None:
                 k.store(k.load(F8, x + at, lanes) * scale * k.load(F8, w + at, lanes), out + at, lanes)
 
-            each(k, k.int(0), n, norm)
+            each(k, k.i64(0), n, norm)
 
 
 @kernel("rope", ("interleaved", "half"), rule="rows", params="x x_step x_head out heads head_dim dims table")
@@ -138,7 +138,7 @@ def rope(k: Emitter, pairing: str) -> None:
                 k.store(k.fma(first, c, second * (s * -1.0)), o + at, lanes)
                 k.store(k.fma(second, c, first * s), o + half * 4 + at, lanes)
 
-            each(k, k.int(0), *((p.dims, neighbours) if pairing == "interleaved" else (half, halves)))
+            each(k, k.i64(0), *((p.dims, neighbours) if pairing == "interleaved" else (half, halves)))
             each(k, p.dims, p.head_dim, lambda at, lanes: k.store(k.load(F8, a + at, lanes), o + at, lanes))
 
 

@@ -108,7 +108,10 @@ class Value:
     def eq(self, o) -> Value:
         return self._cmp("==", o)
 
-    # --- conversions and lanes
+    # --- lanes and conversions
+    def lane(self, i: int) -> Value:
+        return Value(self.b, self.b.extract_element(self.v, constant(I32, i)))
+
     def bits(self, ty: ir.Type) -> Value:
         """The same bits read as another type."""
         return Value(self.b, self.b.bitcast(self.v, ty))
@@ -138,9 +141,6 @@ class Value:
         right = other.v if other else ir.Constant(self.type, ir.Undefined)
         index = ir.Constant(vec(I32, len(lanes)), list(lanes))
         return Value(self.b, self.b.shuffle_vector(self.v, right, index))
-
-    def lane(self, i: int) -> Value:
-        return Value(self.b, self.b.extract_element(self.v, constant(I32, i)))
 
 
 class Var:

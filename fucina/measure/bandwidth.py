@@ -45,7 +45,7 @@ class Bandwidth:
         _sum()(self._slices[0][:64])
 
     def measure(self) -> float:
-        """Bytes a second of one pass over the array."""
+        """Bytes per second of one pass over the array."""
         total = _sum()
         workers = [threading.Thread(target=total, args=(s,)) for s in self._slices[1:]]
         start = perf_counter()

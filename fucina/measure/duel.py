@@ -83,7 +83,7 @@ class Worker:
 
     def __init__(self, side: Side, **environment: str) -> None:
         self.side = side
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._process = subprocess.Popen(
             side.command(),
             stdin=subprocess.PIPE,
@@ -128,7 +128,7 @@ class Worker:
             self._process.stdin.flush()
             return self._receive()
         except BrokenPipeError:
-            return self._receive()  # raises, with what the process had to say
+            return self._receive()  # raises, with the last lines of the process
         finally:
             watchdog.cancel()
             self._signal("SIGSTOP")

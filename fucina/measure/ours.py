@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..cache import Kv, Latent
 from ..loading import load
 from ..model import Model
 from .questions import Request
@@ -54,7 +55,7 @@ class FucinaEngine:
         start = perf_counter()
         self.model = load(path, **options)
         self.load_seconds = perf_counter() - start
-        self.n_vocab = self.model.config.vocab_size
+        self.n_vocab = self.model.n_tokens
 
     def describe(self) -> dict[str, Any]:
         """See `questions.Engine`."""
@@ -72,12 +73,14 @@ class FucinaEngine:
         }
 
     def _kv_reads(self) -> list[list[int]]:
-        """[layers, bytes a position, window or 0] of each kind of layer."""
-        config, size = self.model.config, 2 if self.model.cache_dtype == "f16" else 4
-        is_local = getattr(config, "is_local", lambda layer: False)
+        """[layers, bytes per position, window or 0] of each kind of layer that looks back at positions."""
+        size = 2 if self.model.cache_dtype == "f16" else 4
         kinds: Counter[tuple[int, int]] = Counter()
-        for i, g in enumerate(config.cache_geometry()):
-            kinds[g.width * size, config.window if is_local(i) else 0] += 1
+        for part in self.model.family.parts:
+            if isinstance(part, Kv):
+                kinds[part.kv_heads * (part.k_dim + part.v_dim) * size, part.window] += 1
+            elif isinstance(part, Latent):
+                kinds[part.k_dim * size, 0] += 1
         return [[count, width, window] for (width, window), count in kinds.items()]
 
     def settings_of(self, use: str) -> None:

@@ -16,14 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 
 Request = tuple[int, Sequence[int], str]  # (stream, tokens, "all" | "last" | "none")
-USES = {
-    "decode": 16,
-    "prefill": 1,
-    "memory": 1,
-    "text": 128,
-}  # what sessions are for: most logits rows a stream and pass
-_CHUNK = 512  # tokens a call when a context is filled
-_WARM = 2  # passes before the timed ones: the process has just been woken
+USES = {"decode": 16, "prefill": 1, "memory": 1, "text": 128}
+"""What sessions are for, and at most how many rows of logits one pass gives per stream."""
+_CHUNK = 512  # tokens per call when a context is filled
+_WARM = 2  # passes before the timed ones: the process has just been continued
 
 
 class Session(Protocol):
@@ -60,7 +56,7 @@ class Engine(Protocol):
 
 
 def peak_memory() -> int | None:
-    """Most bytes of memory that this process ever held, or None where the system does not say."""
+    """Largest number of bytes of memory that this process has held, or None where the system does not tell."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -103,7 +99,7 @@ class Questions:
         return [self._id(i) for i in range(start, stop)]
 
     def _fill(self, s: Session, length: int, stream: int = 0) -> None:
-        """Bring a stream to a length, keeping what it has."""
+        """Bring a stream to a length, keeping the positions that it has."""
         if s.lengths[stream] > length:
             s.truncate(stream, length)
         while (at := s.lengths[stream]) < length:
@@ -183,14 +179,14 @@ class Questions:
             token = int(s.rows([(0, [token], "last")])[0].argmax())
         return peak_memory()
 
-    # --- what an engine says, for accuracy ----------------------------------------------------------------------------
+    # --- outputs of an engine, for accuracy ---------------------------------------------------------------------------
 
     def logits(self, ids: Sequence[int], path: str, capacity: int) -> list[int]:
         """Write the logits of every position, float32 [len(ids), vocab], to an .npy file; returns the shape."""
         s = self._session("text", capacity)
         s.truncate(0, 0)
-        most = USES["text"]
-        out = np.concatenate([s.rows([(0, list(ids[i : i + most]), "all")]) for i in range(0, len(ids), most)])
+        n = USES["text"]
+        out = np.concatenate([s.rows([(0, list(ids[i : i + n]), "all")]) for i in range(0, len(ids), n)])
         np.save(path, out)
         return list(out.shape)
 

@@ -1,6 +1,6 @@
 """Results as JSON: samples with the machine and versions beside them, and the numbers that follow from samples.
 
-A *record* is what one section of the benchmarks measured.  Samples are lists with one entry a turn; entry i of every
+A *record* is what one section of the benchmarks measured.  Samples are lists with one entry per turn; entry i of every
 side belongs to the same turn, so that ratios are taken pair by pair.
 """
 
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..checks import shown
 from ..errors import ResultsError
 from ..replacing import replacing
 from .machine import describe_machine, describe_versions
@@ -39,7 +40,7 @@ class Spread:
 
 
 def rates(turns: Sequence[Sequence[float]], tokens: int) -> list[float]:
-    """Tokens a second of each turn: all its tokens over all its time, so that a slow pass counts.
+    """Tokens per second of each turn: all its tokens over all its time, so that a slow pass counts.
 
     turns : seconds of each pass of each turn.  tokens : that every pass handled.
     """
@@ -96,7 +97,8 @@ def check(results: Any) -> dict[str, Any]:
             raise ResultsError(f'record {name!r} has no "stamp"')
         for key, kind in _STAMP.items():
             if not isinstance(head.get(key), kind):
-                raise ResultsError(f"record {name!r}: stamp.{key} must be a {kind.__name__}, got {head.get(key)!r}")
+                found = shown(head.get(key))
+                raise ResultsError(f"record {name!r}: stamp.{key} must be a {kind.__name__}, got {found}")
     return results
 
 
@@ -110,7 +112,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def store(path: Path, name: str, record: dict[str, Any]) -> None:
     """Put a record into a file of results, in the place of an older one of the same name."""
-    results = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
+    results: dict[str, Any] = read(path) if path.exists() else {"schema": SCHEMA, "records": {}}
     results["records"][name] = rounded(record)
     results["records"] = dict(sorted(results["records"].items()))
     check(results)

@@ -23,7 +23,7 @@ _TRIAL = 2
 class Plan:
     """What to ask.
 
-    rounds : turns of every side.  steps : decoded tokens a turn.  contexts : positions before decode.
+    rounds : turns of every side.  steps : decoded tokens per turn.  contexts : positions before decode.
     prefills : prompt lengths.  verify : contexts for the cost of k rows; () for none.  streams : numbers of
     streams in lockstep.  capacity : of a stream.  bandwidth_bytes : read to measure bandwidth.
     busy : also beside one busy process.
@@ -136,7 +136,7 @@ def run(
     threads : that all sides use; for the measured bandwidth.
     windowed : the model has sliding windows, for which llama.cpp has a setting of its own.
     only : (label, key) -> whether this side is asked that.
-    say : told about progress.
+    say : called with lines about the progress.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Start-up: from nothing to the first token, the first compile, loading, and the most memory a process holds."""
+"""Start-up: time from nothing to the first token, of the first compile and of loading, and peak memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = "The capital of France is"
 
 
 def generate_command(path: str, threads: int) -> list[str]:
-    """`fucina generate`, told to stop after one token."""
+    """`fucina generate` of a single token."""
     options = ["--max-tokens", "1", "--temperature", "0", "--threads", str(threads)]
     return [sys.executable, "-m", "fucina", "generate", "--model", path, PROMPT, *options]
 
@@ -27,7 +27,7 @@ def generate_command(path: str, threads: int) -> list[str]:
 def first_token(command: Sequence[str], environment: dict[str, str]) -> dict[str, float | None]:
     """Run a command that prints text: seconds until its first byte, until its end, and of CPU time.
 
-    "cpu" counts user and system time of all threads; None where the system does not tell it of one child.
+    "cpu" counts user and system time of all threads; None where the system does not give it for one child.
     """
     with tempfile.TemporaryFile() as errors:
         start = perf_counter()
@@ -68,7 +68,7 @@ def run(
     new: int = 64,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure start-up of every side, in turn, each time in a fresh process.
+    """Measure start-up of every side, in turn, each time in a new process.
 
     Returns
     -------

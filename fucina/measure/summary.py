@@ -1,4 +1,4 @@
-"""What a record of speed says: rates, costs, shares of the bandwidth, and ratios pair by pair."""
+"""Numbers that follow from a record of speed: rates, costs, shares of the bandwidth, and ratios pair by pair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .results import Spread, costs, pair_ratios, rates
 
 def question(key: str) -> str:
     """What a key asks for: "decode/8" and "decode/8/busy" are "decode"."""
-    return key.split("/")[0]
+    return key.split("/", maxsplit=1)[0]
 
 
 def number(key: str) -> int:
@@ -32,7 +32,7 @@ def title(key: str) -> str:
 
 
 def turn_rates(key: str, turns: Sequence[Any]) -> list[float]:
-    """Tokens a second of each turn of a question."""
+    """Tokens per second of each turn of a question."""
     tokens = number(key) if question(key) in ("prefill", "streams") else 1
     return rates(turns, tokens)
 
@@ -40,7 +40,7 @@ def turn_rates(key: str, turns: Sequence[Any]) -> list[float]:
 def bytes_read(key: str, side: dict[str, Any]) -> int | None:
     """Bytes that one pass cannot avoid reading: weights once, and each stream's cache as far as its window sees.
 
-    None where the record does not tell the size of the weights.
+    None where the record does not hold the size of the weights.
     """
     if "weight_bytes" not in side:
         return None
@@ -55,7 +55,7 @@ def bytes_read(key: str, side: dict[str, Any]) -> int | None:
 
 
 def shares(key: str, turns: Sequence[Any], side: dict[str, Any], bandwidth: Sequence[float]) -> list[float] | None:
-    """Bytes read a second over the machine's bandwidth in the same turn."""
+    """Bytes read per second over the machine's bandwidth in the same turn."""
     size = bytes_read(key, side)
     if size is None:
         return None
@@ -72,7 +72,7 @@ def pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One question: tokens a second and share of the bandwidth by side, ratios by pair."""
+    """One question: tokens per second and share of the bandwidth by side, ratios by pair."""
 
     key: str
     rates: dict[str, Spread]
@@ -81,7 +81,7 @@ class Line:
 
 
 def lines(record: dict[str, Any]) -> list[Line]:
-    """Every question that is answered in tokens a second, in the order in which it was asked."""
+    """Every question that is answered in tokens per second, in the order in which it was asked."""
     samples, sides = record["samples"], record["sides"]
     keys = dict.fromkeys(k for s in samples.values() for k in s if question(k) != "verify")
     out = []
@@ -114,7 +114,7 @@ class CostLine:
 
 
 def cost_lines(record: dict[str, Any]) -> list[CostLine]:
-    """One entry a context at which passes of several rows were measured."""
+    """One entry per context at which passes of several rows were measured."""
     samples = record["samples"]
     out = []
     for key in dict.fromkeys(k for s in samples.values() for k in s if question(k) == "verify"):

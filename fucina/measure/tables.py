@@ -24,13 +24,13 @@ def ratio_name(pair: tuple[str, str]) -> str:
 
 
 def rate_table(record: dict[str, Any], kinds: Sequence[str], busy: bool = False) -> Table:
-    """Tokens a second, share of the bandwidth of each side, and ratios, one row a question."""
+    """Tokens per second, share of the bandwidth of each side, and ratios, one row per question."""
     chosen = [x for x in lines(record) if question(x.key) in kinds and x.key.endswith("/busy") == busy]
     if not chosen:
         return [], []
     labels = [label for label in record["sides"] if any(label in x.rates for x in chosen)]
     ratios = [p for p in pairs(record) if any(p in x.ratios for x in chosen)]
-    header = ["tokens a second", *labels, *map(ratio_name, ratios)]
+    header = ["tokens per second", *labels, *map(ratio_name, ratios)]
     return header, [[title(x.key), *_rates(x, labels), *_ratios(x, ratios)] for x in chosen]
 
 
@@ -134,8 +134,8 @@ def accuracy_table(record: dict[str, Any]) -> Table:
 
 
 def tables(name: str, record: dict[str, Any]) -> list[tuple[str, Table]]:
-    """(heading or "", table) of everything in a record; its name says which kind it is."""
-    kind = name.split("/")[0]
+    """(heading or "", table) of everything in a record, whose name begins with its kind."""
+    kind = name.split("/", maxsplit=1)[0]
     if kind == "start":
         return [("", start_table(record))]
     if kind == "accuracy":

@@ -1,6 +1,6 @@
 """What a pass of k rows costs in plain steps, at several contexts: the table that speculation starts from.
 
-Live timings rescale it on other machines and models; what is wanted from it is its shape.
+Live timings rescale it on other machines and models; only its shape matters.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def measure(
 
     Parameters
     ----------
-    model : with a context of at least the longest of `contexts` and the most rows together.
+    model : with a context of at least max(contexts) + max(rows) positions.
     rows : ascending, from 1 on.
     contexts : ascending numbers of positions in front of the rows.
     rounds : that count, at least 1; one more comes before them, to warm up.
-    say : told about progress.
+    say : called with lines about the progress.
 
     Raises
     ------
@@ -53,9 +53,9 @@ def measure(
         )
     if contexts and max(contexts) + max(rows) > model.context:
         raise InvalidOption(
-            f"{max(rows)} rows behind {max(contexts)} positions do not fit in a context of {model.context}"
+            f"{max(rows)} rows after {max(contexts)} positions do not fit in a context of {model.context}"
         )
-    vocab, table = model.config.vocab_size, []
+    vocab, table = model.n_tokens, []
     for context in contexts:
         cache = model.new_cache(context + max(rows))
         model.forward_rows([(cache, [(7 * i + 11) % vocab for i in range(context)], "none")])
@@ -85,7 +85,7 @@ def measured_table(
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda text: None,
 ) -> CostTable:
-    """`measure` as a table that says what it was measured on.
+    """`measure` as a table that records what it was measured on.
 
     Parameters
     ----------
@@ -97,16 +97,16 @@ def measured_table(
 
 
 def public_name(model: str) -> str:
-    """The name of a known model, or what stands for a path: a record holds none."""
+    """The name of a known model, or "a file": records hold no path."""
     return "a file" if "/" in model or "\\" in model or Path(model).suffix == ".gguf" else model
 
 
 def shown(table: CostTable) -> Table:
-    """A table of costs for a terminal: one row a context."""
+    """A table of costs for a terminal: one row per context."""
     rows = [k for k in _SHOWN if k in table.rows]
     at = [table.rows.index(k) for k in rows]
     body = [
-        [f"behind {context} tokens", *(f"{line[i]:.2f}" for i in at)]
+        [f"after {context} tokens", *(f"{line[i]:.2f}" for i in at)]
         for context, line in zip(table.contexts, table.costs, strict=True)
     ]
     return ["C(rows)", *map(str, rows)], body

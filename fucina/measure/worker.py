@@ -33,7 +33,7 @@ def answer(engine: Any, questions: Any, request: dict[str, Any]) -> Any:
 
 
 def serve(kind: str, path: str, options: dict[str, Any], lines: TextIO, out: TextIO) -> None:
-    """Load, say so, and answer until the input ends."""
+    """Load, report that, and answer until the input ends."""
 
     def say(message: dict[str, Any]) -> None:
         out.write(json.dumps(message) + "\n")
@@ -57,7 +57,7 @@ def serve(kind: str, path: str, options: dict[str, Any], lines: TextIO, out: Tex
 
 
 def first_token(kind: str, path: str, options: dict[str, Any], prompt: str) -> None:
-    """Load, read a prompt, print the text of the likeliest next token: the least that an engine does for an answer."""
+    """Load, read a prompt, print the text of the likeliest next token: the least work for an answer."""
     engine = make_engine(kind, path, options)
     ids = engine.tokenize(prompt)
     logits = engine.session("memory", 1024, 1).rows([(0, ids, "last")])

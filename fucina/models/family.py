@@ -58,7 +58,7 @@ class Config:
 
 @table
 class Weights:
-    """Tensors outside of the layers.  Without a matrix of its own, the output uses the embedding (a tied output)."""
+    """Tensors outside of the layers.  A file without an output matrix uses the embedding for it (a tied output)."""
 
     embedding: Weight = tensor("token_embd", "vocab_size", "dim")
     layers: tuple[Any, ...]
@@ -70,7 +70,7 @@ class Weights:
 class Family:
     """How a family is read from a file and run.
 
-    architecture : what files call it.
+    architecture : its name in files.
     config : class with `read(keys, find)`.
     forward : forward(ops, config, weights) -> logits [rows asked for, vocab].
     layers : layers(config) -> the table of each layer's tensors.
@@ -159,7 +159,7 @@ def with_factors(rope: RopeSpec, find: WeightFinder) -> RopeSpec:
 
 
 def rope_base(keys: Keys, key: str) -> float:
-    """Base of RoPE's frequencies; 10000 where the file says nothing."""
+    """Base of RoPE's frequencies; 10000 where the file has none."""
     return keys.number(key, 1.0, 1e15, default=10_000.0)
 
 

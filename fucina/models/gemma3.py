@@ -73,13 +73,13 @@ def forward(ops: Ops[T], c: Config, w: Weights) -> T:
     """One pass over m rows; returns logits [rows asked for, vocab]."""
     x = ops.embed(w.embedding, scale=sqrt(c.dim))  # [m, dim]
     for i, layer in enumerate(w.layers):
-        look = AttentionSpec(c.heads, c.scale, c.windows[i])
-        rope = c.rope_local if look.window else c.rope
+        spec = AttentionSpec(c.heads, c.scale, c.windows[i])
+        rope = c.rope_local if spec.window else c.rope
         h = ops.rms_norm(x, layer.attn_norm, c.eps)
         q = ops.rms_norm(ops.linear(h, layer.q), layer.q_norm, c.eps, heads=c.heads)  # [m, heads * head_dim]
         k = ops.rms_norm(ops.linear(h, layer.k), layer.k_norm, c.eps, heads=c.kv_heads)
         v = ops.linear(h, layer.v)  # [m, kv_heads * head_dim]
-        a = ops.attention(i, ops.rope(q, c.heads, rope), ops.rope(k, c.kv_heads, rope), v, look)
+        a = ops.attention(i, ops.rope(q, c.heads, rope), ops.rope(k, c.kv_heads, rope), v, spec)
         x = ops.add(x, ops.rms_norm(ops.linear(a, layer.attn_output), layer.attn_post_norm, c.eps))
         h = ops.rms_norm(x, layer.ffn_norm, c.eps)
         f = ops.geglu(ops.linear(h, layer.gate), ops.linear(h, layer.up))  # [m, ffn_dim]

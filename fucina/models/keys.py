@@ -1,8 +1,8 @@
-"""Metadata of a model, read so that nothing passes unseen.
+"""Metadata of a model, read so that no key is overlooked.
 
-A file says what its tensors mean in keys such as `llama.attention.head_count`.  A key that nobody reads may still
-change the mathematics, and then the model would run and be wrong.  So every key of the architecture must have been
-read here with its range, or be known to change nothing; any other is refused with its value.
+A file describes its tensors in keys such as `llama.attention.head_count`.  A key that is not read may still change the
+mathematics, and then the model would run and be wrong.  So every key of the architecture must have been read here with
+its range, or be known to change nothing; any other is refused with its value.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from ..errors import ModelError
 from ..gguf import Metadata
 
-WIDTH = 1 << 20  # a vector, a matrix's side
+WIDTH = 1 << 20  # longest vector, or side of a matrix
 REQUIRED: Any = object()
 
 # Keys that change nothing in any family here.
 IRRELEVANT = {
-    "rope.scaling.finetuned": "says how the model was made",
+    "rope.scaling.finetuned": "tells how the model was made",
     "rope.scaling.original_context_length": "belongs to YaRN, which is refused by rope.scaling.type",
-    "tensor_data_layout": "says where the file came from; the order of rows is that of every file of the family",
+    "tensor_data_layout": "tells where the file came from; the order of rows is that of every file of the family",
     "attention.layer_norm_epsilon": "belongs to LayerNorm, which the families here do not have",
 }
 # Keys of mathematics that is not implemented, with the value that switches it off.
@@ -90,7 +90,7 @@ class Keys:
         if not isinstance(value, np.ndarray) or value.dtype != np.bool_:
             return None
         if len(value) != n:
-            raise ModelError(f"{name} holds {len(value)} values, expected one for each of {n} layers")
+            raise ModelError(f"{name} holds {len(value)} values, expected {n}, one per layer")
         return value.tolist()
 
     def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:

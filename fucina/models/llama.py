@@ -46,14 +46,14 @@ class Layer:
 
 def forward(ops: Ops[T], c: Config, w: Weights) -> T:
     """One pass over m rows; returns logits [rows asked for, vocab]."""
-    look = AttentionSpec(c.heads, scale=1 / sqrt(c.head_dim))
+    spec = AttentionSpec(c.heads, scale=1 / sqrt(c.head_dim))
     x = ops.embed(w.embedding)  # [m, dim]
     for i, layer in enumerate(w.layers):
         h = ops.rms_norm(x, layer.attn_norm, c.eps)
         q = ops.rope(ops.linear(h, layer.q), c.heads, c.rope)  # [m, heads * head_dim]
         k = ops.rope(ops.linear(h, layer.k), c.kv_heads, c.rope)  # [m, kv_heads * head_dim]
         v = ops.linear(h, layer.v)  # [m, kv_heads * head_dim]
-        a = ops.attention(i, q, k, v, look)  # [m, heads * head_dim]
+        a = ops.attention(i, q, k, v, spec)  # [m, heads * head_dim]
         x = ops.add(x, ops.linear(a, layer.attn_output))
         h = ops.rms_norm(x, layer.ffn_norm, c.eps)
         f = ops.swiglu(ops.linear(h, layer.gate), ops.linear(h, layer.up))  # [m, ffn_dim]

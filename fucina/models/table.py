@@ -1,4 +1,4 @@
-"""Tables of tensors: a dataclass whose fields say what the file calls them and which shape they have.
+"""Tables of tensors: a dataclass whose fields hold each tensor's name in the file and its shape.
 
     @table
     class Layer:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..cache.parts import CHUNK
 from ..kernels import reference
-from ..kernels.record import CHUNK
 from . import functions
 from .rope import RopeSpec, rope_table
 

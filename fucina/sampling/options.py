@@ -1,28 +1,25 @@
 """The sampling settings of one stream, checked where they are made."""
 
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any
 
-from .. import defaults
+from .. import checks, defaults
 from ..errors import InvalidOption, InvalidSamplerOption
 from .rng import MASK
 
-_INF = math.inf
-# name → (lowest, highest, whether the lowest itself is allowed)
-_REAL_RANGES = {
-    "temperature": (0.0, _INF, True),
-    "top_p": (0.0, 1.0, True),
-    "min_p": (0.0, 1.0, True),
-    "repeat_penalty": (0.0, _INF, False),
-    "frequency_penalty": (-_INF, _INF, True),
-    "presence_penalty": (-_INF, _INF, True),
+# field: (lowest, highest)
+_REALS = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repeat_penalty": (0.0, math.inf),
+    "frequency_penalty": (-math.inf, math.inf),
+    "presence_penalty": (-math.inf, math.inf),
 }
-_COUNT, _WORD = (0, (1 << 63) - 1), (0, MASK)
-_INTEGER_RANGES = {"top_k": _COUNT, "repeat_last_n": _COUNT, "seed": _WORD, "position": _WORD}
+_ABOVE = {"repeat_penalty"}  # whose lowest number is not allowed itself
+_INTEGERS = {"top_k": (1 << 63) - 1, "repeat_last_n": (1 << 63) - 1, "seed": MASK}  # highest; the lowest is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class SamplerOptions:
     repeat_last_n : int, at least 0
         The window: how many of the latest tokens the three penalties look at; 0 turns them off.
     seed : int in [0, 2**64)
-        Of the random draws.
+        Seed of the random draws.
 
     Floats must be finite, and integers below 2**63 (the seed below 2**64).
 
@@ -66,11 +63,13 @@ class SamplerOptions:
     repeat_last_n: int = defaults.REPEAT_LAST_N
     seed: int = defaults.SEED
 
-    def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            check = _check_real if field.name in _REAL_RANGES else check_integer
-            object.__setattr__(self, field.name, check(field.name, value))
+    def __post_init__(self) -> None:
+        for name, (low, high) in _REALS.items():
+            above, error = name in _ABOVE, InvalidSamplerOption
+            value = checks.real(name, getattr(self, name), low, high, above=above, error=error)
+            object.__setattr__(self, name, value)
+        for name, highest in _INTEGERS.items():
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 0, highest, InvalidSamplerOption))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "SamplerOptions":
@@ -91,48 +90,3 @@ class SamplerOptions:
         """True if any penalty changes logits."""
         off = self.repeat_penalty == 1.0 and self.frequency_penalty == 0.0 and self.presence_penalty == 0.0
         return self.repeat_last_n > 0 and not off
-
-
-def _shown(value: Any) -> str:
-    """Return the value as a message quotes it: an integer of thousands of digits is one that Python does not print."""
-    try:
-        text = repr(value)
-    except ValueError:
-        text = f"a number of type {type(value).__name__} that is too long to show"
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
-
-
-def _check_real(name: str, value: Any) -> float:
-    low, high, closed = _REAL_RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidSamplerOption(f"{name} must be a number, got {_shown(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = _INF
-    if not math.isfinite(number):
-        raise InvalidSamplerOption(f"{name} must be finite, got {_shown(value)}")
-    if not (low <= number <= high) or (number == low and not closed):
-        bound = (
-            f"greater than {low:g}"
-            if not closed
-            else f"at least {low:g}"
-            if high == _INF
-            else f"in [{low:g}, {high:g}]"
-        )
-        raise InvalidSamplerOption(f"{name} must be {bound}, got {_shown(value)}")
-    return number
-
-
-def check_integer(name: str, value: Any) -> int:
-    """Return `value` as an integer in the range of the setting `name`, or raise InvalidSamplerOption."""
-    low, high = _INTEGER_RANGES[name]
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidSamplerOption(f"{name} must be an integer, got {_shown(value)}") from None
-    if not low <= number <= high:
-        raise InvalidSamplerOption(f"{name} must be in [{low}, {high}], got {_shown(value)}")
-    return number

@@ -6,9 +6,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from .. import checks
 from ..errors import InvalidOption, InvalidSamplerOption, TokenOutOfRange
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_MAX_TOKEN = (1 << 31) - 1
 
 
 @runtime_checkable
@@ -22,7 +24,7 @@ class LogitProcessor(Protocol):
         """Change `logits` (float32 [vocab], the sampler's own copy) in place; -inf forbids a token."""
 
     def commit(self, token: int) -> None:
-        """Take note of a chosen token: called exactly once for each, on every path."""
+        """Enter a chosen token: called exactly once for each, on every path."""
 
     def reset(self) -> None:
         """Forget the tokens committed so far: called when a turn starts."""
@@ -51,10 +53,10 @@ class _Stateless:
     __slots__ = ()
 
     def commit(self, token: int) -> None:
-        """Nothing to remember."""
+        """Do nothing: there is nothing to remember."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
 
 class BiasTokens(_Stateless):
@@ -141,7 +143,7 @@ class _Chain:
             processor.process(logits, history)
 
     def commit(self, token: int) -> None:
-        """Tell each."""
+        """Pass the token to each in order."""
         for processor in self.processors:
             processor.commit(token)
 
@@ -170,7 +172,7 @@ def compose(*processors: LogitProcessor | None) -> LogitProcessor | None:
     """
     chosen = [member for processor in processors for member in members(processor)]
     if len({id(processor) for processor in chosen}) != len(chosen):
-        raise InvalidSamplerOption("one logit processor is named twice: each would see every token twice")
+        raise InvalidSamplerOption("one logit processor is given twice: it would be given every token twice")
     if len(chosen) < 2:
         return chosen[0] if chosen else None
     return _Chain(chosen)
@@ -179,16 +181,14 @@ def compose(*processors: LogitProcessor | None) -> LogitProcessor | None:
 def _bias(token: int, value: float) -> float:
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not real or not (value == -math.inf or abs(value) <= _FLOAT32_MAX):
-        raise InvalidSamplerOption(f"bias of token {token} must be finite in float32, or -inf, got {value!r}")
+        raise InvalidSamplerOption(
+            f"bias of token {token} must be finite in float32, or -inf, got {checks.shown(value)}"
+        )
     return float(value)
 
 
 def _token_ids(tokens: Iterable[int]) -> np.ndarray:
-    ids = []
-    for token in tokens:
-        if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < 1 << 31:
-            raise TokenOutOfRange(f"token ids must be integers in [0, {1 << 31}), got {token!r}")
-        ids.append(int(token))
+    ids = [checks.integer("a token id", token, 0, _MAX_TOKEN, TokenOutOfRange) for token in tokens]
     return np.array(ids, dtype=np.int64)
 
 

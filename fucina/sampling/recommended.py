@@ -71,7 +71,7 @@ def _checked(field: str, value: Any) -> Any:
     if field in ("top_k", "repeat_last_n"):
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if field == "repeat_last_n" and value == -1:  # llama.cpp's word for all of the text
+        if field == "repeat_last_n" and value == -1:  # in llama.cpp: all of the text
             value = ALL_TOKENS
     elif isinstance(value, float):
         value = float(f"{value:.7g}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..kernels.weighing import SHIFT, weights
+from ..kernels.softmax_weights import SHIFT, weights
 from .options import SamplerOptions
 
 

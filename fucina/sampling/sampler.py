@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import AllTokensMasked, InvalidLogits, NonFiniteLogits
-from ..kernels.weighing import MAX_VOCAB
-from .options import SamplerOptions, check_integer
+from .. import checks
+from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from ..kernels.softmax_weights import MAX_VOCAB
+from .options import SamplerOptions
 from .processor import LogitProcessor, check_processor, reset_processor
-from .rng import CounterRng
+from .rng import MASK, CounterRng
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Sampler:
     options : SamplerOptions
     processor : LogitProcessor or None
     rng : CounterRng
-        `rng.position` draws have been made: exactly one a sampled token, none a greedy one, none when `next` raises.
+        `rng.position` draws have been made: exactly one per sampled token, none for greedy ones or when `next` raises.
 
     Raises
     ------
@@ -109,7 +110,7 @@ class Sampler:
         return self._draw(row, highest), self.rng.position + 1
 
     def commit(self, token: int, position: int) -> None:
-        """Take a chosen token: the processor takes note of it, and its draw counts.
+        """Enter a chosen token: the processor is given it, and its draw counts.
 
         If the processor raises, nothing was drawn.
         """
@@ -134,8 +135,8 @@ class Sampler:
         InvalidSamplerOption
             Seed or position is not an integer in [0, 2**64).
         """
-        seed, position = (check_integer(name, getattr(state, name)) for name in ("seed", "position"))
-        self.rng = CounterRng(seed, position)
+        seed = checks.integer("seed", state.seed, 0, MASK, InvalidSamplerOption)
+        self.rng = CounterRng(seed, checks.integer("position", state.position, 0, MASK, InvalidSamplerOption))
 
     def _as_row(self, logits: np.ndarray) -> np.ndarray:
         row = np.asarray(logits)

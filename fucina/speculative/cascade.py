@@ -1,8 +1,8 @@
-"""The source of drafts that the engine uses: the text itself, reference documents, recycled logits (facts 12).
+"""The source of drafts that the engine uses: the text itself, reference documents, recycled logits.
 
-Every source that has a match is asked how long it is; the longest drafts, the conversation at a tie.  A long match is
-trusted with a long draft.  Where nothing matches, the recycling chain has a try.  A source whose drafts are rarely
-accepted is muted for a while, and goes on observing meanwhile.
+The source with the longest match drafts, the text itself at a tie.  The longer the match, the longer the draft.  Where
+nothing matches, the recycling chain drafts.  A source whose drafts are rarely accepted is muted for a while; it goes on
+observing meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import checks
 from ..engine.drafts import common_prefix
-from ..errors import InvalidOption
 from .odds import CHAIN_PRIOR, HitRates
 from .recycling import EMPTY, TokenRecycling
 from .sam_index import FEW, Cursor, SamIndex, as_ids
@@ -52,13 +52,10 @@ class CascadeOptions:
     conversation: bool = True
 
     def __post_init__(self) -> None:
-        least = {"beta": 1, "min_match": 1, "recycling_chain": 0, "mute_commits": 0, "accounting_min_draft": 1}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise InvalidOption(f"{name} must be an integer of at least {low}, got {value!r}")
-        if not 0 <= self.mute_acceptance <= 1:
-            raise InvalidOption(f"mute_acceptance must be in [0, 1], got {self.mute_acceptance!r}")
+        lowest = {"beta": 1, "min_match": 1, "recycling_chain": 0, "mute_commits": 0, "accounting_min_draft": 1}
+        for name, low in lowest.items():
+            checks.integer(name, getattr(self, name), low)
+        checks.real("mute_acceptance", self.mute_acceptance, 0, 1)
 
 
 class SourceGate:
@@ -87,7 +84,7 @@ class SourceGate:
             self._ring.clear()
 
     def count_down(self, committed: int) -> None:
-        """Let committed tokens pass."""
+        """Count committed tokens: a muted source comes nearer to its end of silence."""
         if self.muted_for:
             self.muted_for = max(self.muted_for - committed, 0)
 
@@ -192,7 +189,7 @@ class SpeculationIndex:
         return draft
 
     def odds(self, n: int) -> list[float]:
-        """See `DraftSource`: a draft that was right so far has a longer match behind it."""
+        """See `DraftSource`: while a draft is right, its match grows."""
         proposed = self._proposed
         return proposed.rates.rates(proposed.match, n) if proposed is not None else []
 
@@ -235,12 +232,12 @@ class SpeculationIndex:
             gate.count_down(len(committed))
         for reference in self.references:
             reference.gate.count_down(len(committed))
-        fresh = as_ids(committed)
-        ids = fresh.tolist()
-        told = ids if len(ids) <= FEW else fresh  # `as_ids` takes each sooner so
-        self.conversation.observe(told)
+        array = as_ids(committed)
+        ids = array.tolist()
+        new = ids if len(ids) <= FEW else array  # the form that `as_ids` checks sooner
+        self.conversation.observe(new)
         for reference in self.references:
-            reference.index.advance(reference.cursor, told)
+            reference.index.advance(reference.cursor, new)
         self._promotions = list(zip((self._last, *ids), ids, strict=False))
         self._last = ids[-1]
         self._promote()

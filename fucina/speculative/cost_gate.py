@@ -1,7 +1,7 @@
 """When to speculate: only while it is measured, or estimated, to win time.
 
 A verify of d drafts costs C(d + 1) plain steps and commits a + 1 tokens, a of them accepted drafts.  It wins if
-a + 1 > C(d + 1).  Tokens a step say nothing about that; the gate therefore looks at
+a + 1 > C(d + 1).  Tokens per step do not show that; the gate therefore looks at
 
     speedup = committed tokens / cost in plain steps
 
@@ -28,7 +28,9 @@ class CostGate:
     backoff : plain steps that the next, or present, pause lasts.
     """
 
-    __slots__ = ("_options", "_probe_left", "_sums", "_waited", "_window", "backoff", "state")
+    __slots__ = (
+        "_accepted", "_committed", "_drafted", "_options", "_probe_left", "_waited", "_window", "backoff", "state",
+    )  # fmt: skip
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = Options() if options is None else options
@@ -41,18 +43,18 @@ class CostGate:
 
     def _clear(self) -> None:
         self._window.clear()
-        self._sums = [0, 0, 0]
+        self._committed = self._accepted = self._drafted = 0  # sums over the window
 
     @property
     def speedup(self) -> float:
         """Tokens committed per plain step of time, over the window; +inf while nothing was paid."""
         cost = math.fsum(entry[3] for entry in self._window)
-        return self._sums[0] / cost if cost > 0 else math.inf
+        return self._committed / cost if cost > 0 else math.inf
 
     @property
     def evaluable(self) -> bool:
         """Whether the window holds enough to judge by: one verify alone is too noisy."""
-        return len(self._window) >= 2 and self._sums[2] >= self._options.min_window_drafted
+        return len(self._window) >= 2 and self._drafted >= self._options.min_window_drafted
 
     def allows(self) -> bool:
         """Whether this step may draft.  Called once per step: it counts the steps of a pause."""
@@ -68,21 +70,21 @@ class CostGate:
     def budget(self) -> int:
         """How many tokens to draft at most: less where less is accepted."""
         o = self._options
-        _, accepted, drafted = self._sums
         if not o.adapt_budget:
             return o.max_draft
-        if not drafted:
+        if not self._drafted:
             return min(o.max_draft, max(o.min_draft, o.first_draft))
-        return min(o.max_draft, max(o.min_draft, 2 + math.ceil(accepted * o.max_draft / drafted)))
+        return min(o.max_draft, max(o.min_draft, 2 + math.ceil(self._accepted * o.max_draft / self._drafted)))
 
     def record(self, committed: int, accepted: int, drafted: int, cost: float) -> None:
         """Enter a verify into the window, and judge."""
         o = self._options
-        entry = (committed, accepted, drafted, cost)
-        self._window.append(entry)
-        self._sums = [s + x for s, x in zip(self._sums, entry, strict=False)]
+        self._window.append((committed, accepted, drafted, cost))
         if len(self._window) > o.rate_window:
-            self._sums = [s - x for s, x in zip(self._sums, self._window.popleft(), strict=False)]
+            self._window.popleft()
+        self._committed = sum(entry[0] for entry in self._window)
+        self._accepted = sum(entry[1] for entry in self._window)
+        self._drafted = sum(entry[2] for entry in self._window)
         losing = self.evaluable and self.speedup < o.min_speedup
         if self.state == "on" and losing:
             self._turn_off(o.reprobe_after)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ..checks import shown
 from ..engine.drafts import NO_DRAFT, Draft, Drafter, Verified
 from ..engine.stream import Stream
 from ..engine.verify_cost import VerifyCost
@@ -28,6 +29,12 @@ from .options import Options, Stats
 from .source import DraftSource, StepRecord, TopKRow, odds_of, usable, wants_top_k
 
 GATE = ("allows", "budget", "record")  # methods of a gate
+
+
+class Vocabulary(Protocol):
+    """What a drafter needs of a model: `fucina.engine.Engine` has it."""
+
+    n_tokens: int
 
 
 class SourceDrafter(Drafter):
@@ -63,7 +70,7 @@ class SourceDrafter(Drafter):
 
     def __init__(
         self,
-        model: Any,
+        model: Vocabulary,
         source: DraftSource,
         options: Options | None = None,
         *,
@@ -82,16 +89,18 @@ class SourceDrafter(Drafter):
             top_ids(np.zeros((1, 1), np.float32), 1)  # compiled now, not in the middle of a step
         for name in GATE if gate is not None else ():
             if isinstance(gate, type) or not callable(getattr(gate, name, None)):
-                raise InvalidOption(f"gate must be an object with {', '.join(GATE)}; {name} is missing in {gate!r}")
+                raise InvalidOption(
+                    f"gate must be an object with {', '.join(GATE)}; {name} is missing in {shown(gate)}"
+                )
         self._has_odds = callable(getattr(source, "odds", None))
-        self._bounded = gate is None or isinstance(gate, CostGate)  # a gate of one's own answers for what it allows
+        self._bounded = gate is None or isinstance(gate, CostGate)  # the caller's own gate answers for what it allows
         if gate is None and not self._has_odds:
             gate = CostGate(self.options)
         self.gate, self.timed, self.on_step = gate, timed, on_step
         self.cost = VerifyCost(self.options.table)
         self.stats = Stats()
         self._ledger = Ledger(self.options)
-        self._vocab = model.config.vocab_size if vocab is None else vocab
+        self._vocab = model.n_tokens if vocab is None else vocab
         self._seen: list[int] = []  # what the source was given
         self._stream: Stream | None = None  # whose text that is
         self._kind = "fallback"  # of the step under way, unless it verifies
@@ -164,7 +173,7 @@ class SourceDrafter(Drafter):
     # --- after a pass -------------------------------------------------------------------------------------------------
 
     def learn(self, stream: Stream, verified: Verified) -> None:
-        """See `Drafter.learn`: source, gate, ledger and counts take note of the step."""
+        """See `Drafter.learn`: source, gate, ledger and counts enter the step."""
         draft, stats = verified.draft, self.stats
         accepted, committed = verified.accepted, len(verified.committed)
         stats.committed += committed

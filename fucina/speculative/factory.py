@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..checks import token_ids
+from ..checks import shown, token_ids
 from ..engine.drafts import Drafter
 from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
 from .cascade import CascadeOptions, SpeculationIndex
-from .drafter import SourceDrafter
-from .options import Options
+from .drafter import SourceDrafter, Vocabulary
+from .options import Options, Stats
 from .source import DraftSource
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..tokenizers import Tokenizer
 
 Document = str | bytes | Sequence[int] | np.ndarray
 
 
+class TextVocabulary(Vocabulary, Protocol):
+    """What references need of a model: `fucina.Model` has it."""
+
+    tokenizer: Tokenizer
+
+
 def make_drafter(
-    model: Model,
+    model: TextVocabulary,
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
 ) -> Drafter | None:
@@ -42,12 +49,12 @@ def make_drafter(
     if isinstance(references, (str, bytes)):
         references = [references]
     elif not isinstance(references, Iterable):
-        raise InvalidOption(f"references must be a document or a sequence of documents, got {references!r}")
+        raise InvalidOption(f"references must be a document or a sequence of documents, got {shown(references)}")
     documents = list(references)
     if speculative is True or isinstance(speculative, Options):
         options = speculative if isinstance(speculative, Options) else Options()
         ids = [reference_ids(model, document) for document in documents]  # all of them, before the first is indexed
-        index = SpeculationIndex(model.config.vocab_size, CascadeOptions(accounting_min_draft=options.min_draft))
+        index = SpeculationIndex(model.n_tokens, CascadeOptions(accounting_min_draft=options.min_draft))
         for document in ids:
             index.add_reference(document)
         return SourceDrafter(model, index, options)
@@ -61,12 +68,12 @@ def make_drafter(
         return speculative
     if isinstance(speculative, type) or not isinstance(speculative, DraftSource):
         raise InvalidOption(
-            f"speculative must be True, False, speculative.Options, a draft source or a drafter, got {speculative!r}"
+            f"speculative must be True, False, speculative.Options, a draft source or a drafter, got {shown(speculative)}"
         )
     return SourceDrafter(model, speculative)
 
 
-def reference_ids(model: Model, document: Document) -> np.ndarray:
+def reference_ids(model: TextVocabulary, document: Document) -> np.ndarray:
     """Return the tokens of a document that may be quoted: int64 [n].
 
     Parameters
@@ -83,12 +90,17 @@ def reference_ids(model: Model, document: Document) -> np.ndarray:
     if isinstance(document, (str, bytes)):
         ids = model.tokenizer.encode(document, special=False)
     elif isinstance(document, (Sequence, np.ndarray)):
-        ids = token_ids("a reference", document, model.config.vocab_size)
+        ids = token_ids("a reference", document, model.n_tokens)
     else:
         raise InvalidOption(f"a reference must be text or a sequence of token ids, got {type(document).__name__}")
     if not ids:
         raise EmptyInput("a reference has no token: there is nothing to quote")
     return np.asarray(ids, np.int64)
+
+
+def stats_of(drafter: Drafter | None) -> Stats | None:
+    """Return a copy of the counts of a drafter's steps; None for plain decoding, or a drafter without counts."""
+    return copy(getattr(drafter, "stats", None))
 
 
 def reference_source(drafter: Drafter | None) -> Any:

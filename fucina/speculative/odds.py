@@ -1,8 +1,8 @@
 """How likely drafted tokens are, learned from what happened to earlier ones, and how many of them to verify.
 
-A continuation that follows a match of two tokens is right about every second time, one behind twenty tokens nearly
-always.  A source that counts this, by the length of the match, knows the odds of each drafted token; the decoder then
-verifies as many as are worth most: the expected committed tokens less the cost of the pass.  Counting needs no
+A continuation that follows a match of two tokens is right about every second time, one after twenty tokens nearly
+always.  A source that counts this, by the length of the match, knows the odds of each drafted token; the number that
+is verified is then the one that is expected to win most: committed tokens less the cost of the pass.  Counting needs no
 verify: what a source proposed is compared with whatever was committed.
 """
 
@@ -45,11 +45,11 @@ class HitRates:
         self._rates = [rate for _, rate in prior]
 
     def rate(self, match: int) -> float:
-        """Return the odds of a token behind a match of so many tokens: strictly between 0 and 1."""
+        """Return the odds of a token after a match of `match` tokens: strictly between 0 and 1."""
         return self.rates(match, 1)[0]
 
     def rates(self, match: int, n: int) -> list[float]:
-        """Return the odds of n tokens, each behind a match that is longer by one."""
+        """Return the odds of n tokens in a row: the match grows by one with each."""
         rates, classes, last = self._rates, self._classes, len(self._classes) - 1
         return [rates[classes[m if m < last else last]] for m in range(match, match + n)]
 
@@ -78,15 +78,15 @@ def best_draft(odds: Iterable[float], costs: Sequence[float], least: int = 1) ->
     costs : of verifies of 0, 1, 2, ... drafts, in plain steps; no more drafts than it has costs for.
     least : shortest draft that may be verified.
     """
-    best, most, expected, together = 0, MARGIN, 0.0, 1.0
+    best, highest, expected, together = 0, MARGIN, 0.0, 1.0
     cheapest, longest = min(costs, default=0.0), len(costs) - 1
     for drafts, chance in zip(range(1, len(costs)), odds, strict=False):
         together *= chance
         expected += together
         won = expected + 1.0 - costs[drafts]
-        if drafts >= least and won > most:
-            best, most = drafts, won
-        if expected + together * (longest - drafts) + 1.0 - cheapest <= most:
+        if drafts >= least and won > highest:
+            best, highest = drafts, won
+        if expected + together * (longest - drafts) + 1.0 - cheapest <= highest:
             break  # not even if all the others were certain
     return best
 

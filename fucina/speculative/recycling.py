@@ -2,8 +2,7 @@
 
 A verify computes a whole row of logits for each position and uses one token of it.  The best of the others are kept: a
 row of candidates for each token of the vocabulary, "what came, or nearly came, after this token last time".  A draft
-follows first candidates from the newest token (Token Recycling, Luo et al. 2024, https://arxiv.org/abs/2408.08696;
-facts 11).
+follows first candidates from the newest token (Token Recycling, Luo et al. 2024, https://arxiv.org/abs/2408.08696).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..errors import InvalidOption
+from .. import checks
 from .source import TopKRow
 
 EMPTY = -1
@@ -24,8 +23,8 @@ class TokenRecycling:
     Parameters
     ----------
     vocab : rows, at least 1.
-    k : candidates of a token, at least 1.
-    chain : most tokens of a draft, at least 1.
+    k : candidates per token, at least 1.
+    chain : longest draft, in tokens, at least 1.
 
     Raises
     ------
@@ -35,12 +34,9 @@ class TokenRecycling:
     __slots__ = ("_last", "_table", "chain")
 
     def __init__(self, vocab: int, k: int = 8, chain: int = 8) -> None:
-        for name, value in (("vocab", vocab), ("k", k), ("chain", chain)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InvalidOption(f"{name} must be an integer of at least 1, got {value!r}")
-        self._table = np.full((int(vocab), int(k)), EMPTY, np.int32)
+        self._table = np.full((checks.integer("vocab", vocab, 1), checks.integer("k", k, 1)), EMPTY, np.int32)
         self._last = EMPTY
-        self.chain = int(chain)
+        self.chain = checks.integer("chain", chain, 1)
 
     @property
     def vocab(self) -> int:
@@ -94,7 +90,7 @@ class TokenRecycling:
         return self.draft_chain(context[-1], min(limit, self.chain)) if len(context) else []
 
     def observe(self, committed: Sequence[int]) -> None:
-        """See `DraftSource`: what really followed beats what logits said."""
+        """See `DraftSource`: the token that really followed goes before those that had high logits."""
         for token in committed:
             self.promote(self._last, token)
             self._last = token

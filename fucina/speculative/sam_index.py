@@ -1,9 +1,9 @@
-"""An index over a stream of tokens that knows the longest suffix that has occurred before, and what followed it.
+"""An index over a stream of tokens that finds the longest suffix that has occurred before, and what followed it.
 
 It is a suffix automaton that grows with the stream: a token costs constant time on average, and the match is exact and
 of any length.  Two rules keep the stream from matching itself.  The cursor of the match moves with a token *before* the
 automaton is extended by it, so that whatever it finds ended earlier.  And each state keeps as its sample an end
-position that is known to lie before the end (facts 10; SAM-Decoding, Hu et al. 2024, https://arxiv.org/abs/2411.10666).
+position that is known to lie before the end (SAM-Decoding, Hu et al. 2024, https://arxiv.org/abs/2411.10666).
 
 Drafts follow the most recent earlier occurrence that the walks have met: in edited text the latest version of a passage
 is the one worth copying.  A frozen index serves any number of cursors: that is how reference documents are matched.
@@ -11,18 +11,20 @@ is the one worth copying.  A frozen index serves any number of cursors: that is 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .. import checks
 from ..errors import IndexDegraded, IndexFrozen, InvalidOption, StreamTooLong, TokenOutOfRange
 from ..kernels import suffix
 
 MAX_STREAM = 1 << 29
 MAX_TOKEN = (1 << 31) - 1
 _EMPTY = np.empty(0, np.int32)
-FEW = 64  # tokens of a step, at most
+FEW = 64  # no step commits more tokens
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class SamIndex:
     Parameters
     ----------
     min_match : shortest match that `draft` continues, at least 1.
-    max_draft : most tokens that `draft` returns when no limit is given.
+    max_draft : longest draft that `draft` returns when no limit is given, in tokens.
 
     Raises
     ------
@@ -57,10 +59,8 @@ class SamIndex:
     __slots__ = ("_buffers", "_counts", "_cursor", "_frozen", "degraded", "max_draft", "min_match")
 
     def __init__(self, min_match: int = 2, max_draft: int = 16) -> None:
-        for name, value in (("min_match", min_match), ("max_draft", max_draft)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InvalidOption(f"{name} must be an integer of at least 1, got {value!r}")
-        self.min_match, self.max_draft = int(min_match), int(max_draft)
+        self.min_match = checks.integer("min_match", min_match, 1)
+        self.max_draft = checks.integer("max_draft", max_draft, 1)
         states = np.empty((64, 6), np.int32)
         states[0] = (-1, 0, -1, -1, -1, -1)
         # states, table of edges, stream
@@ -123,20 +123,20 @@ class SamIndex:
         if self.degraded:
             raise IndexDegraded("an earlier append to this index failed: it answers nothing and takes no more tokens")
         self.degraded = True
-        fresh = as_ids(tokens)
-        if len(self) + len(fresh) > MAX_STREAM:
+        new = as_ids(tokens)
+        if len(self) + len(new) > MAX_STREAM:
             raise StreamTooLong(
-                f"{len(self)} and {len(fresh)} tokens are more than the {MAX_STREAM} that an index can number"
+                f"{len(self)} and {len(new)} tokens are more than the {MAX_STREAM} that an index can number"
             )
         append, done = suffix.appender(), 0
-        while done < len(fresh):
-            done += append(fresh[done:], *self._buffers, self._counts)
-            if done < len(fresh):
-                self._grow(len(fresh) - done)
+        while done < len(new):
+            done += append(new[done:], *self._buffers, self._counts)
+            if done < len(new):
+                self._grow(len(new) - done)
         self.degraded = False
 
     def _grow(self, tokens: int) -> None:
-        """Make room for more: of whichever buffer is full."""
+        """Enlarge whichever buffer is full."""
         states, table, stream = self._buffers
         held, used = len(self), self.state_count
         if held + tokens > len(stream):
@@ -169,7 +169,7 @@ class SamIndex:
         Parameters
         ----------
         limit : default: `max_draft`.
-        overlap : go on behind the end of the stream where its end has repeated itself at least once: "a b a b" goes on
+        overlap : go on past the end of the stream where its end has repeated itself at least once: "a b a b" goes on
             with "a b a b …".  Without, a text that repeats one token drafts a single one.
         """
         limit = self.max_draft if limit is None else limit
@@ -189,11 +189,11 @@ class SamIndex:
         if not self._frozen:
             raise IndexFrozen("cursors need a frozen index: appends split states under them")
         self._check_cursor(cursor)
-        fresh = as_ids(tokens)
-        if self.degraded or not len(fresh):
+        new = as_ids(tokens)
+        if self.degraded or not len(new):
             return
         self._cursor[:] = cursor.state, cursor.length
-        suffix.follower()(fresh, *self._buffers[:2], self._cursor)
+        suffix.follower()(new, *self._buffers[:2], self._cursor)
         cursor.state, cursor.length = int(self._cursor[0]), int(self._cursor[1])
 
     def draft_from(self, cursor: Cursor, limit: int | None = None) -> list[int]:
@@ -223,12 +223,10 @@ class SamIndex:
             return []
         return self.draft(min(limit, self.max_draft))
 
-    def observe(self, committed: Sequence[int]) -> None:
+    def observe(self, committed: Sequence[int] | np.ndarray) -> None:
         """See `DraftSource`; an append that fails leaves a degraded index, which drafts nothing, and raises nothing."""
-        try:
+        with contextlib.suppress(IndexDegraded, IndexFrozen, StreamTooLong, TokenOutOfRange):
             self.append(committed)
-        except (IndexDegraded, IndexFrozen, StreamTooLong, TokenOutOfRange):
-            pass
 
 
 class FrozenSource:
@@ -266,10 +264,10 @@ def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
     ------
     TokenOutOfRange : not a flat sequence of integers in [0, 2**31).
     """
-    # what a decoder commits in a step: NumPy's reductions would take longer than the append
-    if type(tokens) is list and 0 < len(tokens) <= FEW and all(type(t) is int for t in tokens):
-        if min(tokens) >= 0 and max(tokens) <= MAX_TOKEN:
-            return np.array(tokens, np.int32)
+    # the few tokens of a step: NumPy's reductions would take longer than the append
+    few = type(tokens) is list and 0 < len(tokens) <= FEW and all(type(t) is int for t in tokens)
+    if few and min(tokens) >= 0 and max(tokens) <= MAX_TOKEN:
+        return np.array(tokens, np.int32)
     ids = np.asarray(tokens)
     if ids.size == 0:
         return _EMPTY

@@ -31,8 +31,8 @@ class DraftSource(Protocol):
     - `observe_top_k(rows: Sequence[TopKRow])`: the best tokens of each verified row, after `observe`.
     - `truncate_pending(n: int)`: of the draft just returned, only the first n tokens will be verified.
     - `odds(n: int) -> Sequence[float]`: of each of the first n tokens of the draft just returned, how likely it is
-      right if those before it are.  As many tokens are then verified as are expected to win most; without this, as
-      many as a `CostGate` allows.
+      right if those before it are.  The number of tokens that is expected to win most is then verified; without this,
+      the number that a `CostGate` allows.
     - `restart()`: another text begins; `observe` will be given all of it.
     """
 
@@ -40,7 +40,7 @@ class DraftSource(Protocol):
         """Return at most `limit` tokens that may follow `context`, which ends with the newest token; none is fine."""
 
     def observe(self, committed: Sequence[int]) -> None:
-        """Take note of tokens that have become part of the text: the prompt first, then each step's."""
+        """Enter tokens that have become part of the text: the prompt first, then each step's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Text to token ids and back: byte-level BPE and SentencePiece, built from a GGUF file's own metadata."""
 
-from fucina.tokenizers.base import Tokenizer
-from fucina.tokenizers.bpe import BytePairTokenizer
-from fucina.tokenizers.loading import load_tokenizer
-from fucina.tokenizers.pretokenize import PRE_TOKENIZERS, PreTokenizer
-from fucina.tokenizers.spm import SentencePieceTokenizer
-from fucina.tokenizers.streaming import StreamDecoder
-from fucina.tokenizers.vocabulary import (
+from .base import Tokenizer
+from .bpe import BytePairTokenizer
+from .loading import load_tokenizer
+from .pretokenize import PRE_TOKENIZERS, PreTokenizer
+from .spm import SentencePieceTokenizer
+from .streaming import StreamDecoder
+from .vocabulary import (
     TokenizerWarning,
     TokenType,
     UnencodableBytes,

@@ -7,10 +7,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
 
-from fucina.errors import InvalidText, TokenOutOfRange
-from fucina.tokenizers.markers import ASSISTANT, USER, MarkerMatcher, barred_writers
-from fucina.tokenizers.streaming import StreamDecoder
-from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
+from ..checks import shown
+from ..errors import InvalidText, TokenOutOfRange
+from .markers import ASSISTANT, USER, MarkerMatcher, barred_writers
+from .streaming import StreamDecoder
+from .vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
 
 _TEMPLATES = 16  # whose markers are remembered
 
@@ -29,7 +30,7 @@ class Tokenizer(ABC):
     eog_ids
         Ids that end a generation: `eos`, and known control markers such as `<end_of_turn>`.
     add_bos, add_eos
-        Whether the model wants `bos` in front of a prompt (see `encode_prompt`), `eos` behind a text.
+        Whether the model wants `bos` in front of a prompt (see `encode_prompt`), `eos` after a text.
     pre
         Name of the pre-tokenizer rules that the file asks for ("" if none).
     pre_mismatch
@@ -81,7 +82,7 @@ class Tokenizer(ABC):
         Warns
         -----
         UnencodableBytes
-            Bytes that no token spells were left out (as llama.cpp does, which does not say so).
+            Bytes that no token spells were left out (as llama.cpp does, without a warning).
         """
         return self._join(self._matcher(bool(special)).split(_checked_text(text)))
 
@@ -165,8 +166,9 @@ class Tokenizer(ABC):
 
     def with_bos(self, ids: list[int]) -> list[int]:
         """`ids` with BOS in front if the model wants it (`add_bos`) and they do not begin with it already."""
-        wanted = self.add_bos and self.bos is not None and ids[:1] != [self.bos]
-        return [self.bos, *ids] if wanted and self.bos is not None else ids
+        if not self.add_bos or self.bos is None or ids[:1] == [self.bos]:
+            return ids
+        return [self.bos, *ids]
 
     @abstractmethod
     def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
@@ -204,7 +206,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _print(self, token: int) -> bytes:
-        """Bytes of a token, whatever its type."""
+        """Return the bytes of a token, whatever its type."""
 
     def decode_bytes(self, ids: Iterable[int], special: bool = True) -> bytes:
         """The bytes that the tokens spell, which need not be valid UTF-8."""
@@ -254,7 +256,7 @@ class Tokenizer(ABC):
 
     @property
     def control_markers(self) -> dict[str, int]:
-        """Text and id of every control token, a fresh dict: what `special=True` parses and a chat template writes."""
+        """Text and id of every control token, a new dict: what `special=True` parses and a chat template writes."""
         return dict(self._control)
 
     def is_special(self, token: int) -> bool:
@@ -267,7 +269,7 @@ class Tokenizer(ABC):
         except TypeError:
             raise TypeError(f"a token id is an integer, not {type(token).__name__}") from None
         if not 0 <= token < self.n_vocab:
-            raise TokenOutOfRange(f"token id {token} is not in [0, {self.n_vocab}), the size of this vocabulary")
+            raise TokenOutOfRange(f"token id {shown(token)} is not in [0, {self.n_vocab}), the size of this vocabulary")
         return token
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Byte-level BPE: the tokenizer of GPT-2, Llama 3, Qwen, SmolLM and many others.
 
 1. Markers (`<|im_end|>`) are cut out of the text.  2. Pre-tokenizer rules cut the rest into words.  3. Each word starts
-as single bytes, and the pair of neighbours that stands first in the list of merges is joined, again and again, until no
+as single bytes, and the pair of neighbours that comes first in the list of merges is joined, again and again, until no
 neighbours are in the list.  What is left are tokens.
 
 The vocabulary is stored as text, so each byte needs a printable stand-in: the bytes that print stand for themselves,
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer
-from fucina.tokenizers.merging import merge
-from fucina.tokenizers.pretokenize import PreTokenizer
-from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling
+from ..errors import UnsupportedTokenizerFormat
+from .base import Tokenizer
+from .merging import merge
+from .pretokenize import PreTokenizer
+from .vocabulary import TokenType, Vocabulary, raw_bytes, spelling
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
@@ -36,7 +36,7 @@ class BytePairTokenizer(Tokenizer):
     vocabulary
         Tokens, spelt with stand-ins.  Of equal spellings the first one counts.
     merges
-        `b"left right"`, the most important merge first.
+        `b"left right"`, the merge of highest rank first.
     rules
         The pre-tokenizer.
     pre, pre_mismatch

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fucina.errors import NoTokenizerVocab, UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer
-from fucina.tokenizers.bpe import BytePairTokenizer
-from fucina.tokenizers.pretokenize import DEFAULT_PRE, PRE_TOKENIZERS, PreTokenizer
-from fucina.tokenizers.spm import SentencePieceTokenizer
-from fucina.tokenizers.vocabulary import END_MARKERS, TokenType, UnknownPreTokenizer, Vocabulary
+from ..errors import NoTokenizerVocab, UnsupportedTokenizerFormat
+from .base import Tokenizer
+from .bpe import BytePairTokenizer
+from .pretokenize import DEFAULT_PRE, PRE_TOKENIZERS, PreTokenizer
+from .spm import SentencePieceTokenizer
+from .vocabulary import END_MARKERS, TokenType, UnknownPreTokenizer, Vocabulary
 
 if TYPE_CHECKING:
-    from fucina.gguf import Metadata
+    from ..gguf import Metadata
 
 _KEY = "tokenizer.ggml."
 _CLEAR_ENDS = frozenset(name.encode() for name in END_MARKERS if name.startswith("<|"))
@@ -48,8 +48,8 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
 
     Notes
     -----
-    Reference 13.5.  Without `token_type`, byte-level BPE takes tokens spelt `<|…|>` for control tokens;
-    SentencePiece takes bos, eos and unk for markers and `<0x41>` for byte tokens.
+    Where the file has no `token_type`, byte-level BPE takes tokens spelt `<|…|>` for control tokens; SentencePiece
+    takes bos, eos and unk for markers and `<0x41>` for byte tokens.
     """
     tokens = metadata.strings(_KEY + "tokens", default=[])
     if not tokens:
@@ -130,7 +130,7 @@ def _types(metadata: Metadata, n_tokens: int) -> np.ndarray | None:
         return None
     if len(types) != n_tokens:
         raise UnsupportedTokenizerFormat(
-            f"tokenizer.ggml.token_type has {len(types)} entries; expected {n_tokens}, one for each token"
+            f"tokenizer.ggml.token_type has {len(types)} entries; expected {n_tokens}, one per token"
         )
     return types.astype(np.int32)
 
@@ -151,17 +151,17 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
     # (only the unmistakable spelling <|…|>; llama.cpp corrects the same).
     for raw in _CLEAR_ENDS.intersection(tokens):
         types[tokens.index(raw)] = TokenType.CONTROL
-    more_ends = {special_id("eot", ""), special_id("eom", "")} - {None}
+    more_ends = {token for key in ("eot", "eom") if (token := special_id(key, "")) is not None}
     bos, eos = special_id("bos", "bos"), special_id("eos", "eos")
 
-    def wanted(name: str, token: int | None) -> bool:
-        says = metadata.bool(f"{_KEY}add_{name}_token", default=None)
-        if says and token is None:
+    def is_added(name: str, token: int | None) -> bool:
+        in_file = metadata.bool(f"{_KEY}add_{name}_token", default=None)
+        if in_file and token is None:
             raise UnsupportedTokenizerFormat(
                 f"{_KEY}add_{name}_token asks for {name} in every text; "
                 f"expected {_KEY}{name}_token_id, which is missing"
             )
-        return bool(defaults[f"add_{name}"]) and token is not None if says is None else says
+        return bool(defaults[f"add_{name}"]) and token is not None if in_file is None else in_file
 
     return Vocabulary(
         tokens=tokens,
@@ -170,6 +170,6 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
         eos=eos,
         unk=special_id("unknown", "unk"),
         more_ends=frozenset(more_ends),
-        add_bos=wanted("bos", bos),
-        add_eos=wanted("eos", eos),
+        add_bos=is_added("bos", bos),
+        add_eos=is_added("eos", eos),
     )

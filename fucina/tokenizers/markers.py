@@ -25,8 +25,8 @@ def barred_writers(marker: str, template: str) -> bytes:
 
     Vocabularies call many kinds of tokens user-defined.  Of those that mark turns, no message may contain any: they have
     the shape `<|…|>`, or half of it (`<|turn>`), or are bracketed words that the template spells (`[INST]`, `</user>`).
-    Those that enclose a part of a reply (`<think>`, `</think>`) may stand in replies.  Everything else (runs of spaces,
-    `<table>`) consists of words like any other.
+    Those that enclose a part of a reply (`<think>`, `</think>`) may occur in replies.  Everything else (runs of spaces,
+    `<table>`) is ordinary text.
 
     Parameters
     ----------
@@ -84,23 +84,23 @@ class MarkerMatcher:
         places = self._possible(text)
         if not places:
             return [text] if text else []
-        taken = bytearray(len(text))
+        claimed = bytearray(len(text))
         claims: list[tuple[int, int, int]] = []  # start, stop, token id
         for place in places:
             marker, token = self._order[place]
             at = text.find(marker)
             while at >= 0:
                 stop = at + len(marker)
-                alien = max((writers.rfind(who, at, stop) for who in barred.get(token, b"")), default=-1)
-                if alien >= 0:
-                    at = text.find(marker, alien + 1)
+                foreign = max((writers.rfind(who, at, stop) for who in barred.get(token, b"")), default=-1)
+                if foreign >= 0:
+                    at = text.find(marker, foreign + 1)
                     continue
-                clash = taken.find(1, at, stop)
+                clash = claimed.find(1, at, stop)
                 if clash < 0:
-                    taken[at:stop] = b"\1" * len(marker)
+                    claimed[at:stop] = b"\1" * len(marker)
                     claims.append((at, stop, token))
                 else:
-                    stop = taken.find(0, clash)
+                    stop = claimed.find(0, clash)
                     if stop < 0:
                         break
                 at = text.find(marker, stop)

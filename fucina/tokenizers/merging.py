@@ -1,9 +1,9 @@
 """The merge loop that byte-level BPE and SentencePiece share.
 
-Both algorithms start from single symbols and repeatedly join the *cheapest* pair of neighbours: BPE asks a list of
-merges for the pair's rank, SentencePiece asks the vocabulary for the score of the joined text (cost = -score).  Looking
-for the cheapest pair by scanning would take n scans of n pairs; a heap of candidates takes O(n log n), so that a
-megabyte without a space is slow but not hopeless.
+Both algorithms start from single symbols and repeatedly join the *cheapest* pair of neighbours.  The cost of a pair is
+its rank in the list of merges (BPE), or minus the score of the joined text (SentencePiece).  Looking for the cheapest
+pair by scanning would take n scans of n pairs; a heap of candidates takes O(n log n), so that even a megabyte without a
+space is possible.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 r"""Pre-tokenizer rules: how a text is cut into words before byte-level BPE looks at each word by itself.
 
 A merge never crosses the border of a word, so these rules decide which tokens are possible at all: whether a space
-belongs to the word behind it, whether `2024` is one word or four, whether `don't` is `don` + `'t`.  They are part of
-what a model was trained with.  A GGUF only *names* its rules (`tokenizer.ggml.pre`); with the wrong ones the ids are still valid and
-the text still decodes, but the model sees spellings that it never saw in training.
+belongs to the word after it, whether `2024` is one word or four, whether `don't` is `don` + `'t`.  They are part of
+what a model was trained with.  A GGUF only *names* its rules (`tokenizer.ggml.pre`); with the wrong ones the ids are
+still valid and the text still decodes, but the model sees spellings that it never saw in training.
 
 All rules here cut without loss: the words, put together, are the text.  Each is written as one regular expression whose
-alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark
-(reference 13.5.1; the rules are those of llama.cpp, which tests compare with).  Which characters are letters is asked of
-the `regex` module: letters that Unicode 16 or later added are letters there, and not yet in llama.cpp b11739.
+alternatives are tried from left to right.  `\p{L}` is any letter, `\p{N}` any number, `\p{M}` any combining mark.  The
+rules are those of llama.cpp, which tests compare with.  Which characters are letters is decided by the `regex` module:
+letters that Unicode 16 or later added are letters there, and not yet in llama.cpp b11739.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # White space as Unicode defines it.  Python's own \s also takes U+001C to U+001F, which are not.
 _S = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_SPACES = rf"[{_S}]+(?![^{_S}])|[{_S}]+"  # a run leaves its last space to the word behind it
+_SPACES = rf"[{_S}]+(?![^{_S}])|[{_S}]+"  # a run leaves its last space to the word after it
 
 _CONTRACTION = r"'(?:s|t|re|ve|m|ll|d)"
 _CONTRACTION_ANY_CASE = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
@@ -64,8 +64,10 @@ def _o200k_like(numbers: str, contraction: str, marks: str = "") -> str:
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[\u4e00-\u9fa5\u3040-\u30ff]+",
-    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
-    rf"|[{_S}]*[\r\n]+|{_SPACES}",
+    (
+        r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        rf"|[{_S}]*[\r\n]+|{_SPACES}"
+    ),
 )
 
 _LLAMA3 = _gpt4_like(r"\p{N}{1,3}")
@@ -83,7 +85,7 @@ class PreTokenizer:
         Regular expressions (syntax of the `regex` module) that match one word each.  With more than one, the text is
         cut by the first, the parts by the second, and so on.
     ignore_merges
-        A word that is a token as a whole is taken at once, even if the merges would not lead to it.
+        A word that is itself a token becomes that token, even if the merges would not lead to it.
     add_bos
         Whether these models want BOS when their file does not say.
     """

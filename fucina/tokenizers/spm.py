@@ -2,7 +2,7 @@
 
 There is no list of merges: any two neighbours whose concatenation is a token may be joined, and the pair with the
 highest score goes first.  Symbols are characters, not bytes; a character outside the vocabulary is spelt by byte tokens
-(`<0xE2>`).  A space is written `▁` (U+2581) and belongs to the word behind it.
+(`<0xE2>`).  A space is written `▁` (U+2581) and belongs to the word after it.
 
 The score rule cares about neighbours only, so a text may be cut wherever no token could lie across the cut.  Nearly
 every place in front of a `▁` is one, and the words between such cuts repeat: their ids are remembered, as in
@@ -17,11 +17,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fucina.errors import UnsupportedTokenizerFormat
-from fucina.tokenizers.base import Tokenizer
-from fucina.tokenizers.bpe import CACHED_WORDS
-from fucina.tokenizers.merging import merge
-from fucina.tokenizers.vocabulary import TokenType, Vocabulary, raw_bytes, spelling
+from ..errors import UnsupportedTokenizerFormat
+from .base import Tokenizer
+from .bpe import CACHED_WORDS
+from .merging import merge
+from .vocabulary import TokenType, Vocabulary, raw_bytes, spelling
 
 SPACE = "\u2581"
 _CACHED_LENGTH = 64  # characters
@@ -37,15 +37,15 @@ class SentencePieceTokenizer(Tokenizer):
     scores
         float32 [n_vocab]: the higher, the earlier.
     add_space_prefix
-        Put a space in front of the text and behind every marker, before tokenizing (Llama 2 does, Gemma does not).
+        Put a space in front of the text and after every marker, before tokenizing (Llama 2 does, Gemma does not).
         Decoding drops one space at the very beginning again.
     pre
         See `Tokenizer`; without effect here.
 
     Notes
     -----
-    ``decode(encode(text)) == text.replace("\\u2581", " ")``: a `▁` in a text cannot be told from a space, whatever the
-    settings.  With `add_space_prefix` there is one more exception: text behind a marker (a user-defined token is one,
+    ``decode(encode(text)) == text.replace("\\u2581", " ")``: a `▁` in a text has the tokens of a space, whatever the
+    settings.  With `add_space_prefix` there is one more exception: text after a marker (a user-defined token is one,
     too) gets a space in front, as llama.cpp does it.
     """
 
@@ -59,7 +59,7 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(vocabulary, pre)
         if len(scores) != self.n_vocab:
             raise UnsupportedTokenizerFormat(
-                f"tokenizer.ggml.scores has {len(scores)} entries; expected {self.n_vocab}, one for each token"
+                f"tokenizer.ggml.scores has {len(scores)} entries; expected {self.n_vocab}, one per token"
             )
         if np.isnan(scores).any():
             raise UnsupportedTokenizerFormat("tokenizer.ggml.scores holds NaN; expected numbers that can be compared")
@@ -153,7 +153,7 @@ def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
 def _safe_cuts(tokens: Iterable[bytes]) -> re.Pattern[str]:
     """Matches the (empty) places in front of a `▁` that no token lies across.
 
-    These are all places but those behind a character that some token has in front of an inner `▁`.
+    These are all places but those after a character that some token has in front of an inner `▁`.
     """
     space = SPACE.encode()
     crossing = [spelling(raw) for raw in tokens if raw.find(space, 1) > 0]

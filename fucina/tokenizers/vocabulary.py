@@ -57,7 +57,7 @@ class Vocabulary:
     more_ends
         Further ids that the file calls ends (of a turn, of a message).
     add_bos, add_eos
-        Whether the model was trained on texts with `bos` in front, with `eos` behind.
+        Whether the model was trained on texts that begin with `bos`, that end with `eos`.
     """
 
     tokens: list[bytes]
@@ -82,7 +82,7 @@ class Vocabulary:
 
 
 def spelling(raw: bytes) -> str:
-    """Bytes as a str that keeps every byte: what is not UTF-8 becomes one surrogate U+DC80–U+DCFF a byte."""
+    """Bytes as a str that keeps every byte: each byte that is not UTF-8 becomes one surrogate U+DC80–U+DCFF."""
     return raw.decode("utf-8", "surrogateescape")
 
 

@@ -6,6 +6,7 @@ The emulated CPU sees the memory of this process at its own addresses: a page is
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -76,10 +77,8 @@ def function(name: str, isa: str | None = None):
 
         def touched(cpu, access, address, size, value, _) -> bool:
             for page in range(address // PAGE, (address + size - 1) // PAGE + 1):
-                try:
+                with suppress(unicorn.UcError):  # the first of two pages was there already
                     cpu.mem_map_ptr(page * PAGE, PAGE, unicorn.UC_PROT_READ | unicorn.UC_PROT_WRITE, page * PAGE)
-                except unicorn.UcError:
-                    pass  # the first of two pages was there already
             return True
 
         cpu.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, touched)

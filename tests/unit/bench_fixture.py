@@ -184,7 +184,7 @@ def odds() -> dict[str, Any]:
 
 
 def index() -> dict[str, Any]:
-    """Half a microsecond and 62 bytes a token."""
+    """Half a microsecond and 62 bytes per token."""
     found = {"bulk": [0.5, 0.5, 0.75], "fours": [2.5, 2.5, 2.5], "bytes": 62.1, "tokens": 1_000_000}
     return {"stamp": stamp("python -m bench.index"), "settings": {"threads": 1}, "index": found}
 

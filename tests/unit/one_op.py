@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fucina.cache import State
-from fucina.cache.parts import Kv, Layout, Part
+from fucina.cache.parts import CHUNK, Kv, Layout, Part
 from fucina.kernels import invoke as direct
 from fucina.kernels import record as R
 from fucina.kernels.formats import activation_bytes
@@ -102,7 +102,7 @@ def run(
     words = {R.M: m, R.ROW_TABLE: rows.ctypes.data, R.N_OUT: len(chosen), R.OUT_ROWS: chosen.ctypes.data}
     words |= {R.N_STREAMS: len(streams), R.STREAM_TABLE: streams.ctypes.data, R.SPLIT: int(split)}
     scratch = aligned(recorder.scratch)
-    words[R.NPART] = int(positions.max()) // R.CHUNK + 1
+    words[R.NPART] = int(positions.max()) // CHUNK + 1
     partial = aligned(m * 64 * words[R.NPART] * recorder.part)
     words |= {R.SCRATCH: scratch.ctypes.data, R.SCRATCH_STEP: scratch.size, R.PART: partial.ctypes.data}
     for word, value in words.items():
@@ -172,8 +172,8 @@ def _units(record: np.ndarray, job: np.ndarray, rows: np.ndarray) -> int:
         return units if count else 0
     if record[R.RULE] == R.ATTENTION and job[R.SPLIT]:
         position, window = rows[:, R.POS], record[WINDOW]
-        first = np.maximum(position - window + 1, 0) // R.CHUNK if window else 0 * position
-        return int(np.sum(position // R.CHUNK + 1 - first)) * units
+        first = np.maximum(position - window + 1, 0) // CHUNK if window else 0 * position
+        return int(np.sum(position // CHUNK + 1 - first)) * units
     return units * count
 
 

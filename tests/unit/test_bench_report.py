@@ -1,4 +1,4 @@
-"""What the tables, figures and the generated page say about known samples."""
+"""Tables, figures and the generated page of known samples."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_accuracy_table():
 def test_conversation_tables_take_ratios_within_a_turn():
     (_, together), (_, beside) = streams.tables(fixture.conversations())
     assert cells(together)["2"] == {
-        "tokens a second together": "10 (10-10)",
+        "tokens per second together": "10 (10-10)",
         "gain over one after another": "1.50 (1.50-1.50)",
         "C(N)": "1.25 (1.25-1.25)",
         "N / C(N)": "1.60",
         "gain / that": "0.94",
     }
-    assert cells(beside)["greedy"] == {"microseconds a step": "1000 (1000-1000)", "of the pass": "4.0%"}
+    assert cells(beside)["greedy"] == {"microseconds per step": "1000 (1000-1000)", "of the pass": "4.0%"}
 
 
 def test_speculation_tables_keep_loops_and_short_outputs_apart():
@@ -119,7 +119,7 @@ def test_overhead_table():
 def test_index_table():
     ((_, found),) = index.tables(fixture.index())
     assert cells(found)["1,000,000 tokens at once"] == {
-        "microseconds a token": "0.50 (0.50-0.75)", "bytes a token": "62",
+        "microseconds per token": "0.50 (0.50-0.75)", "bytes per token": "62",
     }  # fmt: skip
 
 

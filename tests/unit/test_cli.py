@@ -13,6 +13,7 @@ import pytest
 import fucina
 from fucina import hub
 from tests.chat_model import write_chat_model
+from tests.models import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +59,6 @@ def test_generate_json(cli, path, model):
 
 
 def test_a_printed_seed_repeats_the_run(cli, path):
-    """Case C12."""
     options = ("generate", "ab", "-n", 12, "-t", "1.3", "--top-p", "0.95", "--json", *naive(path))
     status, out, err = cli(*options)
     first = json.loads(out)
@@ -81,7 +81,7 @@ def test_generate_reads_stdin(cli, path, monkeypatch):
 
 def test_stop_and_sampling_flags_reach_the_model(cli, path, model):
     text = model.generate("ab", max_tokens=8).text
-    status, out, _ = cli("generate", "ab", "-n", 8, "--stop", text[2:4], "--json", *naive(path))
+    _status, out, _ = cli("generate", "ab", "-n", 8, "--stop", text[2:4], "--json", *naive(path))
     document = json.loads(out)
     assert document["stop"] == text[2:4] and document["text"] == text[: text.find(text[2:4])]
     flags = {
@@ -141,7 +141,11 @@ def test_a_byte_order_mark_is_no_part_of_a_message(cli, path, monkeypatch, optio
             sys, "stdin", io.TextIOWrapper(io.BytesIO(mark + b"hi\n\xef\xbb\xbfhi\n"), encoding="ascii")
         )
         saved, real = [], fucina.Conversation.send
-        monkeypatch.setattr(fucina.Conversation, "send", lambda c, text, **o: saved.append(text) or real(c, text, **o))
+        monkeypatch.setattr(
+            fucina.Conversation,
+            "send",
+            lambda c, text, saved=saved, real=real, **o: saved.append(text) or real(c, text, **o),
+        )
         assert cli("chat", "-n", 2, *options, *naive(path))[0] == 0
         monkeypatch.setattr(fucina.Conversation, "send", real)
         said.append(saved)
@@ -278,7 +282,7 @@ def test_chat_commands(terminal, tmp_path):
     assert first == again == third and without == hi and with_system != hi
     told = err.splitlines()
     for line in (
-        "there is no reply to make again: nothing has been said in this conversation",
+        "there is no reply to make again: this conversation has no turn yet",
         "1 turns cannot be undone, the conversation has 0", "7 turns cannot be undone, the conversation has 1",
         "taken back; 1 message left", "taken back; 0 messages left", "/undo takes a number of turns, got x",
         f"saved {saved}", "/save needs the name of a file", "no system message", "begun anew", "be",
@@ -376,7 +380,7 @@ def test_defaults_are_the_same_everywhere(cli):
     from fucina.generation import generate
     from fucina.sampling import SamplerOptions
 
-    assert FORMATS == tuple(f.value for f in ChatFormat)
+    assert tuple(f.value for f in ChatFormat) == FORMATS
     generated = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
     assert generated["max_tokens"] == defaults.GENERATE_TOKENS
     assert inspect.signature(Conversation).parameters["max_tokens"].default == defaults.REPLY_TOKENS
@@ -387,12 +391,12 @@ def test_defaults_are_the_same_everywhere(cli):
         for command in ("generate", "chat"):
             if name != "seed":
                 text = " ".join(cli(command, "--help")[1].split())
-                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # behind the usage line
+                flag = text[text.rindex("--" + name.replace("_", "-")) :]  # after the usage line
                 assert f"({value:g})" in flag[:120], (command, name)
 
 
 def test_chat_without_a_template(cli, tmp_path):
-    """Case B6: said before any model is loaded."""
+    """The error comes before any model is loaded."""
     bare = write_chat_model(tmp_path / "bare.gguf", template=None)
     status, out, err = cli("chat", "hi", "--model", bare)
     assert (status, out) == (1, "") and "no chat template" in err and err.count("\n") == 1
@@ -410,11 +414,21 @@ def test_info(cli, path):
     assert sum(t["bytes"] for t in document["tensors"]) == document["tensor_types"]["F32"]["bytes"]
     assert document["parameters"] * 4 == document["tensor_types"]["F32"]["bytes"]
     assert document["cache_bytes_per_position"] == 2 * 2 * 2 * (16 + 16)  # layers, heads, K and V, two bytes each
+    assert document["cache_bytes_of_windows"] == 0
     assert "tokenizer.chat_template" in document["metadata"]
     status, out, _ = cli("info", path, "--tensors", "--metadata")
     assert status == 0 and out.isascii()
     for expected in ("llama", "chat template", "token_embd.weight", "258 x 40", "general.architecture"):
         assert expected in out
+
+
+def test_info_of_a_family_with_windows(cli):
+    status, out, _ = cli("info", str(TINY / "gemma3.gguf"), "--json")
+    document = json.loads(out)
+    layer = 2 * 2 * (32 + 32)  # bytes, heads, K and V
+    assert status == 0 and document["cache_bytes_per_position"] == layer
+    assert document["cache_bytes_of_windows"] == 5 * layer * 192  # rows: a window of 8 and a pass of 128, in 64s
+    assert "at most 245,760 bytes of windows" in cli("info", str(TINY / "gemma3.gguf"))[1]
 
 
 def test_info_of_a_family_that_does_not_run_here(cli, tmp_path):
@@ -671,7 +685,7 @@ def test_chat_takes_the_sampling_of_the_file(cli, advised):
     assert (
         "sampling: temperature 0.7, top_k 20, repeat_penalty 1.1, repeat_last_n all (recommended by its file)\n" in err
     )
-    assert "metadata key general.sampling.min_p is ignored: min_p must be in [0, 1], got 7.0" in err
+    assert "metadata key general.sampling.min_p is ignored: min_p must be a number in [0, 1], got 7.0" in err
     model = fucina.load(advised, backend="naive")
     options = {"temperature": 0.7, "top_k": 20, "repeat_penalty": 1.1, "repeat_last_n": 1 << 31, "seed": 3}
     reply = fucina.Conversation(model, max_tokens=8, **options).send("hi")

@@ -112,7 +112,7 @@ def test_reuse(model):
     prompt = letters("a question")
     first = c.send_tokens_reuse(prompt)
     rows = list(c.history)
-    again = c.send_tokens_reuse(prompt)  # case E2: the prompt is a prefix of what is there
+    again = c.send_tokens_reuse(prompt)  # the prompt is a prefix of what is there
     assert again.reused_prefix == len(prompt) - 1 and again.tokens == first.tokens
     longer = c.send_tokens_reuse([*rows, *letters("x")])
     assert longer.reused_prefix >= len(rows) - 1
@@ -139,7 +139,7 @@ def test_speculation_changes_nothing_but_the_passes(model):
 
 
 class Prophet:
-    """A draft source that knows what will be said."""
+    """A draft source that is given the reply beforehand."""
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -154,7 +154,7 @@ class Prophet:
 
 @pytest.mark.parametrize("how", ["cancel", "stop"])
 def test_a_turn_that_ends_inside_an_accepted_draft(model, monkeypatch, how):
-    """No later row is sampled: draws, processor and rows are those of a plain turn (facts 8.6)."""
+    """No later row is sampled: draws, processor and rows are those of a plain turn."""
     said = "abcdefghijklmno"
     script = Script(letters(said))
     c = Conversation(
@@ -201,9 +201,9 @@ def test_an_empty_reply_is_a_turn(model):
 
 
 STOPS = [
-    (["\nUser:"], ("hello", "\n", "User", ": more"), "hello", 0, 7),  # case A14: split over tokens
-    ([".."], ("wait", "..."), "wait", 0, 4),  # case A16: it ends inside a token
-    (["ab", "b"], ("x", "ab"), "x", 0, 1),  # case A20: of two that end together the longest
+    (["\nUser:"], ("hello", "\n", "User", ": more"), "hello", 0, 7),  # split over tokens
+    ([".."], ("wait", "..."), "wait", 0, 4),  # it ends inside a token
+    (["ab", "b"], ("x", "ab"), "x", 0, 1),  # of two that end together the longest
     (["abc", "b"], ("xabc",), "xa", 1, 2),  # the earliest end
     (["", "lo"], ("hello",), "hel", 1, 4),  # an empty one never matches
     (["h"], ("hello",), "", 0, 0),
@@ -229,14 +229,13 @@ def test_stop_texts(model, stops, said, text, index, kept):
 
 
 def test_a_stop_is_held_back_only_as_far_as_it_may_be_one(model):
-    """Case A18."""
     c = say(model, "some text and a stump", stop="a stop of thirty characters...")
     pieces = list(c.send("hi", stream=True))
     assert "".join(pieces) == "some text and a stump" and len(pieces) > 12
 
 
 def test_text_is_never_half_a_character(model):
-    """Cases A2, A6, A10: every piece is text, joined they are the whole."""
+    """Every piece is text, joined they are the whole."""
     text = "A 歪世界🙂b\u200d👩‍👧"
     c = say(model, text, max_tokens=200)
     stream = c.send("hi", stream=True)
@@ -250,7 +249,7 @@ def test_text_is_never_half_a_character(model):
 
 @pytest.mark.parametrize("n, text", [(1, "\ufffd"), (2, "\ufffd"), (3, "歪"), (4, "歪\ufffd")])
 def test_a_reply_may_end_within_a_character(model, n, text):
-    """Case A4: one U+FFFD, streamed or not; the next turn goes on from the bytes that were sampled."""
+    """One U+FFFD, streamed or not; the next turn goes on from the bytes that were sampled."""
     whole = say(model, "歪世", max_tokens=n)
     assert whole.send("hi").text == text and whole.messages[-1]["content"] == text
     streamed = say(model, "歪世", max_tokens=n).send("hi", stream=True)
@@ -268,7 +267,7 @@ def test_a_stop_that_only_the_last_cut_character_completes(model):
 
 
 def test_max_tokens_and_a_full_context(model):
-    """Cases D4 and D6: a prompt that does not fit is refused at once, a full context ends a reply with "length"."""
+    """A prompt that does not fit is refused at once; a full context ends a reply with "length"."""
     prompt = ChatFormat.CHATML.encode_turn(model.tokenizer, "hi")
     c = Conversation(model, template="chatml", max_tokens=3)
     reply = c.send("hi")
@@ -369,7 +368,7 @@ def test_no_stop_text_may_be_said_as_none(model):
 
 
 def test_a_model_without_a_template(tmp_path, model):
-    """Case B6: `send` says so; rendered text and a format chosen by hand work."""
+    """`send` raises; rendered text and a format chosen by hand work."""
     bare = fucina.load(write_chat_model(tmp_path / "bare.gguf", template=None), backend="naive")
     c = Conversation(bare, max_tokens=3)
     with pytest.raises(ChatTemplateError, match="no chat template"):
@@ -381,7 +380,7 @@ def test_a_model_without_a_template(tmp_path, model):
 
 @pytest.mark.parametrize("template", [None, "chatml"])
 def test_an_empty_system_message(model, template):
-    """Case B10: it is a message like another, not none."""
+    """It is a message like any other, not the absence of one."""
     c = Conversation(model, "", template=template, max_tokens=2)
     c.send("hi")
     assert model.tokenizer.decode(c.history).startswith(
@@ -431,7 +430,7 @@ def test_undo_and_regenerate(model, template):
     c = Conversation(model, "be", template=template, max_tokens=5)
     first, second = c.send("hi"), c.send("and?")
     again = c.regenerate()
-    assert again.tokens == second.tokens and again.reused_prefix == again.prompt_tokens - 1  # greedy; case E2
+    assert again.tokens == second.tokens and again.reused_prefix == again.prompt_tokens - 1  # greedy
     assert [m["content"] for m in c.messages] == ["be", "hi", first.text, "and?", second.text]
     c.undo()
     assert [m["content"] for m in c.messages] == ["be", "hi", first.text]
@@ -531,8 +530,25 @@ def test_a_reused_prompt_that_ends_in_prefill(model, monkeypatch, how):
             c.send_tokens_reuse(ids)
     monkeypatch.undo()
     check_state(c, complete=False)
+    assert c.history[:52] == [*ids[:50], 7, 8] and len(c.history) > 52
     reply = c.send_tokens_reuse(ids)
     assert reply.reused_prefix >= 50 and reply.tokens == fresh_reply(c, ids, 0).tokens
+
+
+@pytest.mark.parametrize("template", [None, "chatml"])
+def test_a_reused_prompt_that_leaves_nothing(model, template):
+    """Messages, turns and tokens are those of before; only rows may be gone."""
+    c, other = (Conversation(model, template=template, max_tokens=4) for _ in range(2))
+    for conversation in (c, other):
+        conversation.send("hi")
+        conversation.send("ho")
+    history, messages = list(c.history), list(c.messages)
+    c.send_tokens_reuse([*c.history[:9], 7], stream=True).close()
+    assert c.history == history and c.messages == messages
+    check_state(c, complete=False)
+    assert c.send("hm").tokens == other.send("hm").tokens
+    c.undo(3)
+    assert c.history == [] and c.messages == []
 
 
 @pytest.mark.parametrize("at", [1, 3])
@@ -555,7 +571,7 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
     stream, pieces = c.send("hi", stream=True), []
     with pytest.raises(RuntimeError):
         for piece in stream:
-            pieces.append(piece)  # noqa: PERF402
+            pieces.append(piece)
     monkeypatch.undo()
     assert stream.result.finish_reason == "error" and len(stream.result.tokens) == 3
     assert "".join(pieces) == stream.result.text == c.messages[-1]["content"]  # what was decided came before the error
@@ -567,11 +583,9 @@ def test_a_pass_that_fails_between_tokens(model, monkeypatch):
 @pytest.mark.parametrize("speculation", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculation, batch):
-    """The pass has written rows, also those of a draft, and nobody has looked at its logits."""
+    """The pass has written rows, also those of a draft, and its logits are not sampled yet."""
     if speculation:
-        speculation = SourceDrafter(
-            model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False)
-        )
+        speculation = SourceDrafter(model, Prophet([7] * 9), Options(min_speedup=0.0, min_draft=1, adapt_budget=False))
     c = Conversation(model, template="chatml", max_tokens=12, speculation=speculation)
     c.send("hi")
     real, passes = model.forward_rows, []
@@ -595,7 +609,7 @@ def test_ctrl_c_between_a_pass_and_its_tokens(model, monkeypatch, at, speculatio
 
 
 def test_cancelling_from_another_thread(model):
-    """Case E4: at the next token, fifty times, and the same request again gives the same text."""
+    """At the next token, fifty times; the same request again gives the same text."""
     c = Conversation(
         model, template="chatml", max_tokens=300, capacity=512, extra_stop_ids=(), processor=BanTokens([END])
     )
@@ -626,7 +640,7 @@ def test_cancelling_in_the_middle_of_a_pass(model, monkeypatch):
     monkeypatch.setattr(model, "forward_rows", Passes(model, 5, c.cancel))
     reply = c.send("hi")
     assert (reply.finish_reason, len(reply.tokens)) == ("cancelled", 5)  # the token of that pass, and no more
-    c.cancel()  # nothing is being said: nothing happens
+    c.cancel()  # no reply is being made: nothing happens
     monkeypatch.undo()
     assert c.send("more").finish_reason != "cancelled"
 
@@ -731,7 +745,7 @@ def test_warm_states_are_cut_to_what_fits_together(model):
     c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=9), max_tokens=2)
     assert (c.history, c.used) == ([1, 2, 9], 2)  # a row too many is dropped
     c = Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2, 3], newest=9), max_tokens=2)
-    assert (c.history, c.used) == ([1, 2], 2)  # what stood behind a token that is cut off goes with it
+    assert (c.history, c.used) == ([1, 2], 2)  # what came after a token that is cut off goes with it
     check_state(c)
     with pytest.raises(TokenOutOfRange):
         Conversation.init_warm(model, WarmState(c.take_cache().cache, [1, 2], newest=999))
@@ -752,7 +766,7 @@ def fucina_other(model):
 
 
 def test_prefix_rows(model):
-    """Rows in front that belong to no token: they are seen, never dropped, and counted by nobody."""
+    """Rows in front that belong to no token: attention reads them, they are never dropped and never counted."""
     first = ChatFormat.CHATML.encode_turn(model.tokenizer, "hi")
     prefix = letters("a long memory")
     c = Conversation(model, template="chatml", max_tokens=4, capacity=100)
@@ -785,7 +799,7 @@ def test_prefix_rows(model):
 
 
 def test_prefix_rows_with_speculation(model):
-    """What the documents refuse, since their trim took a token's number for a row's (facts 8.6)."""
+    """Rows of a preloaded prefix have no tokens, so the number of a token is not the number of its row."""
     replies = []
     for speculation in (False, True):
         c = Conversation(model, template="chatml", max_tokens=20, speculation=speculation)
@@ -798,7 +812,6 @@ def test_prefix_rows_with_speculation(model):
 
 @pytest.mark.parametrize("length", [63, 64, 65, 127, 128, 129])
 def test_warm_equals_cold_at_the_edges_of_blocks(model, length):
-    """Case E16."""
     ids = [(i * 7) % 250 for i in range(length + 5)]
     c = Conversation(model, template="chatml", max_tokens=4)
     c.send_tokens_reuse(ids[:length])

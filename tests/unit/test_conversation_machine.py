@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import fucina
 from fucina.chat import ChatFormat, ChatTemplate, Conversation, WarmState, send_batch, send_batch_tokens_reuse
+from fucina.engine import common_prefix
 from fucina.errors import ContextFull, NoSuchTurn, ReferencesUnsupported, SpeculationDisabled, UnknownMessages
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, compose
 from fucina.speculative import Options, SourceDrafter
@@ -104,6 +105,7 @@ class Oracle:
         self.history, self.messages, self.position = [], [], 0
         self.marks = []  # history and messages before each turn
         self.told = True
+        self.whole = True  # False if a turn that left nothing may have taken rows out of the cache
         self.knowing = Knowing()
 
     def prompt(self, text):
@@ -140,6 +142,7 @@ class Oracle:
 
     def enter(self, ids, tokens, user=None, text=None, before=None, clear=False):
         """A turn has become part of the conversation."""
+        self.whole = True
         self.marks = [] if clear else self.marks
         self.marks.append(before or (list(self.history), list(self.messages)))
         self.history = ids + tokens
@@ -188,9 +191,9 @@ class ConversationMachine(RuleBasedStateMachine):
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def refused(self, who, ids):
-        """Whether a turn with this prompt is refused, which is then checked by the caller."""
-        return len(ids) > CAPACITY
+    def refused(self, ids):
+        """Whether a turn with this prompt leaves no room for a reply, which is then checked by the caller."""
+        return len(ids) >= CAPACITY
 
     def agree(self, who, reply, expected):
         tokens, text, reason, draws = expected
@@ -206,7 +209,9 @@ class ConversationMachine(RuleBasedStateMachine):
             assert self.conversations[who].sampler.rng.position == self.oracles[who].position
         else:
             self.agree(who, reply, expected)
-        return n > 0 or reply.finish_reason not in ("cancelled", "error")
+        left = n > 0 or reply.finish_reason not in ("cancelled", "error")
+        self.oracles[who].whole = left
+        return left
 
     def can_send(self, who):
         o, c = self.oracles[who], self.conversations[who]
@@ -224,7 +229,7 @@ class ConversationMachine(RuleBasedStateMachine):
         if not self.can_send(who):
             return
         ids = o.prompt(text)
-        if self.refused(who, ids):
+        if self.refused(ids):
             with pytest.raises(ContextFull):
                 c.send(text)
             return
@@ -268,7 +273,7 @@ class ConversationMachine(RuleBasedStateMachine):
             return
         before = (history, messages) = o.marks[-1]
         user = o.messages[len(messages)]["content"] if len(o.messages) > len(messages) else None
-        prompt_end = c._marks[-1].prompt_end
+        prompt_end = c._story.turns[-1].prompt_end
         if user is not None and "template" not in o.options:
             o.messages = list(messages)
             ids = o.prompt(user)
@@ -278,6 +283,7 @@ class ConversationMachine(RuleBasedStateMachine):
         o.history, o.messages = list(history), list(messages)
         if left:
             c.regenerate(stream=True).close()
+            o.whole = False
             return
         expected = o.answer(ids)
         reply = c.regenerate()
@@ -291,7 +297,7 @@ class ConversationMachine(RuleBasedStateMachine):
         if not self.can_send(who):
             return
         ids = o.prompt(text)
-        if self.refused(who, ids):
+        if self.refused(ids):
             return
         expected = o.answer(ids)
         stream, said = c.send(text, stream=True), []
@@ -314,7 +320,7 @@ class ConversationMachine(RuleBasedStateMachine):
         if not self.can_send(who):
             return
         ids = o.prompt(text)
-        if self.refused(who, ids):
+        if self.refused(ids):
             return
         expected = o.answer(ids)
         forward, left = type(self.model).forward_rows.__get__(self.model), [at]
@@ -347,7 +353,7 @@ class ConversationMachine(RuleBasedStateMachine):
         o, c = self.oracles[who], self.conversations[who]
         ids = (o.history[:keep] + more) or [3]
         rows = c.cache.len
-        if self.refused(who, ids):
+        if self.refused(ids):
             with pytest.raises(ContextFull):
                 c.send_tokens_reuse(ids)
             return
@@ -360,7 +366,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     def enter_reuse(self, who, ids, reply, c):
         o = self.oracles[who]
-        kept = ids[: reply.reused_prefix]
+        kept = ids[: common_prefix(o.history, ids[:-1])]
         o.messages = []
         o.enter(ids, reply.tokens, before=(kept, []), clear=True)
 
@@ -369,7 +375,7 @@ class ConversationMachine(RuleBasedStateMachine):
         o, c = self.oracles[who], self.conversations[who]
         more = self.model.tokenizer.encode(text)
         ids = list(c.history) + more
-        if self.refused(who, ids):
+        if self.refused(ids):
             return
         expected = o.answer(ids)
         reply = c.send_rendered(text)
@@ -383,9 +389,11 @@ class ConversationMachine(RuleBasedStateMachine):
         prompts = [self.oracles[who].prompt(text) for who, text in members]
         if not members:
             return
-        if any(self.refused(who, ids) for (who, _), ids in zip(members, prompts, strict=True)):
+        if any(map(self.refused, prompts)):
             with pytest.raises(ContextFull):
                 send_batch([self.conversations[who] for who, _ in members], [text for _, text in members])
+            for who, _ in members:  # those before the refused one had begun
+                self.oracles[who].whole = False
             return
         expected = [self.oracles[who].answer(ids) for (who, _), ids in zip(members, prompts, strict=True)]
         replies = send_batch([self.conversations[who] for who, _ in members], [text for _, text in members])
@@ -404,7 +412,7 @@ class ConversationMachine(RuleBasedStateMachine):
         cs = [self.conversations[m[0]] for m in members]
         prompts = [self.oracles[who].history[:keep] + more for who, keep, more, _ in members]
         expected = [
-            self.oracles[m[0]].answer(ids) if 0 < len(ids) <= CAPACITY else None
+            self.oracles[m[0]].answer(ids) if ids and not self.refused(ids) else None
             for m, ids in zip(members, prompts, strict=True)
         ]
         for c, (_, _, _, fuse) in zip(cs, members, strict=True):
@@ -412,15 +420,12 @@ class ConversationMachine(RuleBasedStateMachine):
         replies = send_batch_tokens_reuse(cs, prompts)
         for (who, _, _, fuse), c, ids, reply, wanted in zip(members, cs, prompts, replies, expected, strict=True):
             c.sampler.processor.left = 0
-            o = self.oracles[who]
             if wanted is None:
                 assert reply.finish_reason == "error" and reply.tokens == []
                 continue
             assert reply.error is None or (fuse and str(reply.error) == "fuse")
             if self.cut_short(who, reply, wanted):
                 self.enter_reuse(who, ids, reply, c)
-            else:
-                o.history, o.messages, o.marks, o.told = list(c.history), [], [], False
 
     @rule(who=WHO, mode=MODE)
     def adopt(self, who, mode):
@@ -441,7 +446,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     def adopted(self, o, c):
         o.history, o.messages, o.marks = list(c.history), [], []
-        o.told = not c.history
+        o.told, o.whole = not c.history, True
 
     @rule(
         who=WHO,
@@ -465,7 +470,7 @@ class ConversationMachine(RuleBasedStateMachine):
     def reset(self, who):
         o, c = self.oracles[who], self.conversations[who]
         c.reset()
-        o.history, o.messages, o.marks, o.told = [], [], [], True
+        o.history, o.messages, o.marks, o.told, o.whole = [], [], [], True, True
 
     # --- after every step -------------------------------------------------------------------------------------------
 
@@ -473,7 +478,7 @@ class ConversationMachine(RuleBasedStateMachine):
     def everything_agrees(self):
         type(self).steps += 1
         for o, c in zip(self.oracles, self.conversations, strict=True):
-            check_state(c)
+            check_state(c, complete=o.whole)
             assert c.sampler.rng.position == o.position and c.messages == o.messages
             if "template" in o.options:
                 assert c.history == o.history

@@ -162,7 +162,7 @@ def test_every_way_to_lead_one(model, template, options):
     for speculation in (
         True,
         EAGER,
-        SpeculationIndex(model.config.vocab_size),
+        SpeculationIndex(model.n_tokens),
         SourceDrafter(model, Memory(plain.texts), EAGER),
         SourceDrafter(model, Memory(plain.texts, wrong=4), EAGER),
         SourceDrafter(model, Memory(plain.texts, wrong=1), EAGER),
@@ -343,7 +343,7 @@ def test_what_is_said_by_name(model):
 
 
 def test_a_source_of_ones_own_takes_documents_if_it_can(model):
-    index = SpeculationIndex(model.config.vocab_size, CascadeOptions(conversation=False))
+    index = SpeculationIndex(model.n_tokens, CascadeOptions(conversation=False))
     c = Conversation(model, template="chatml", speculation=SourceDrafter(model, index, EAGER))
     c.add_spec_reference([1, 2, 3])
     assert len(index.references) == 1
@@ -365,7 +365,7 @@ def test_options_reach_decoder_and_source(model):
 
 
 def test_twenty_requests_one_after_another(model):
-    """Case H20: a shared engine goes on drafting, and what it holds grows with the text alone."""
+    """A shared drafter goes on drafting, and what it holds grows with the text alone."""
     form = ChatFormat.CHATML
     c = Conversation(model, template=form, max_tokens=12, capacity=200, speculation=EAGER, processor=BanTokens([END]))
     sizes, accepted = [], [0]

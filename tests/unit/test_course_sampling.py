@@ -70,7 +70,6 @@ def test_the_pieces_are_the_sampler(seed, n, recipe):
 
 @pytest.mark.parametrize(("row", "kept"), [([2, 2, 1, 0], {0.3: [0], 0.5: [0, 1], 0.8: [0, 1, 2]})])
 def test_ties_and_the_crossing_entry(row, kept):
-    """Case C8."""
     p = PIECES.softmax(np.array(row, np.float32), 1.0)
     for mass, ids in kept.items():
         assert PIECES.top_p(p, mass).tolist() == ids

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fucina.kernels import draw, masses
-from fucina.kernels.weighing import SHIFT, weights
+from fucina.kernels.softmax_weights import SHIFT, weights
 from fucina.sampling import Sampler, SamplerOptions, reference
 
 INF = math.inf

@@ -1,4 +1,4 @@
-"""Every face of the engine over every kind of state: what a plain loop over a fresh state says, bit for bit.
+"""Every face of the engine over every kind of state: what a plain loop over a new state gives, bit for bit.
 
 The toys are a recurrence, latents, windows in rings, and routed experts.  The plain loop computes the whole text anew
 for each token, so that it uses nothing of what is tested: no cached row, no rewind, no batch, no draft.
@@ -37,7 +37,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def texts():
-    """What the plain loop says, by model, prompt and sampling; longer texts are computed once."""
+    """The tokens of the plain loop, by model, prompt and sampling; longer texts are computed once."""
     return {}
 
 

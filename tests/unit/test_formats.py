@@ -16,7 +16,7 @@ C, L, G, G4 = ChatFormat.CHATML, ChatFormat.LLAMA3, ChatFormat.GEMMA, ChatFormat
 
 
 def conversation(*contents, system=None):
-    """Alternating user and assistant messages, behind a system message if there is one."""
+    """Alternating user and assistant messages, after a system message if there is one."""
     turns = [{"role": ("user", "assistant")[i % 2], "content": c} for i, c in enumerate(contents)]
     return ([] if system is None else [{"role": "system", "content": system}]) + turns
 
@@ -210,7 +210,7 @@ def test_a_last_message_of_the_assistant_is_continued(form):
     assert form.render_messages(conversation("a", " b ")) == asked + " b "
     assert form.render_messages(conversation("a", "")) == asked
     thought = "<think>hm</think>b" if form is C else "<|channel>thought\nhm<channel|>b"
-    assert form.render_messages(conversation("a", thought)) == asked + thought  # it is being said, not history
+    assert form.render_messages(conversation("a", thought)) == asked + thought  # it is the reply under way, not history
 
 
 def test_an_empty_reasoning_block_is_put_before_what_is_continued():

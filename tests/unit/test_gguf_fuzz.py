@@ -100,7 +100,7 @@ def test_every_byte_and_word_of_the_header():
                     continue
                 opened += 1
                 for t in header.tensors:
-                    assert 0 <= t.start and t.start + t.nbytes <= len(raw)
+                    assert t.start >= 0 and t.start + t.nbytes <= len(raw)
                     assert t.nbytes > 0 and 1 <= len(t.shape) <= 4
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:

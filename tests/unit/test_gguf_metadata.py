@@ -1,4 +1,4 @@
-"""Typed metadata getters: right types pass, everything else says key, wanted and found."""
+"""Typed metadata getters: right types pass, errors name the key, what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_getters(metadata, getter):
             continue
         with pytest.raises(GgufError) as caught:
             get(key)
-        for part in ("m.gguf", repr(key), "wanted a", "found " + metadata.describe(key)):
+        for part in ("m.gguf", repr(key), "expected a", "found " + metadata.describe(key)):
             assert part in str(caught.value)
         with pytest.raises(GgufError):  # a default is for missing keys, not for wrong types
             get(key, default=None)
-    with pytest.raises(GgufError, match="'no.such' is missing; wanted a"):
+    with pytest.raises(GgufError, match="'no.such' is missing; expected a"):
         get("no.such")
     marker = object()
     assert get("no.such", default=marker) is marker
@@ -61,7 +61,7 @@ def test_dtypes(metadata):
 
 
 def test_invalid_utf8_string(metadata):
-    with pytest.raises(GgufError, match="'t.bytes': wanted a string of valid UTF-8, found an invalid byte at 0"):
+    with pytest.raises(GgufError, match="'t.bytes': expected a string of valid UTF-8, found an invalid byte at 0"):
         metadata.str("t.bytes")
     assert metadata["t.bytes"] == "\ufffd\ufffd"
 
@@ -72,7 +72,7 @@ def test_broadcast():
     assert list(m.ints("each", broadcast=3)) == [1, 2, 3]
     assert list(m.floats("float", broadcast=2)) == [2.0, 2.0]
     assert list(m.bools("flag", broadcast=2)) == [True, True]
-    with pytest.raises(GgufError, match="'one': wanted an array of integers, found u32 5"):
+    with pytest.raises(GgufError, match="'one': expected an array of integers, found u32 5"):
         m.ints("one")
     with pytest.raises(GgufError, match="4 of them, or one for all.*found array of 3 i32"):
         m.ints("each", broadcast=4)

@@ -117,7 +117,7 @@ def test_split_count_of_a_single_file(tmp_path, count):
 def test_split_keys_of_a_wrong_type(tmp_path, key):
     path = tmp_path / "model-00001-of-00002.gguf"
     write_gguf(path, {"split.no": np.uint16(0), "split.count": np.uint16(2), key: "two"}, TENSORS)
-    with pytest.raises(GgufError, match=f"'{key}': wanted an integer, found string 'two'"):
+    with pytest.raises(GgufError, match=f"'{key}': expected an integer, found string 'two'"):
         GgufFile(path)
 
 

@@ -38,7 +38,14 @@ def known(monkeypatch):
 
 
 def entry(name="toy", **changes):
-    fields = dict(description="d", licence="l", filename=f"{name}.gguf", repository="a/b", size=len(DATA), sha256=SHA)
+    fields = {
+        "description": "d",
+        "licence": "l",
+        "filename": f"{name}.gguf",
+        "repository": "a/b",
+        "size": len(DATA),
+        "sha256": SHA,
+    }
     return Entry(name=name, **{**fields, **changes})
 
 

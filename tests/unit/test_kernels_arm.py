@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from fucina.cache import State
-from fucina.cache.parts import Kv
+from fucina.cache.parts import Kv, Latent, Recurrent
 from fucina.errors import IsaError
 from fucina.kernels import invoke, reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.isa import supported
 from tests.unit import arm_emulator, one_op
-from tests.unit.kernel_inputs import FLOATS, extreme, packed, random_bits, rows, same_bits, weights
+from tests.unit.kernel_inputs import FLOATS, extreme, packed, random_bits, rows, same_bits, stacked, weights
 
 pytest.importorskip("unicorn", reason="runs arm64 code in the emulator of the package unicorn")
 NEON = "neon"
@@ -83,3 +83,42 @@ def test_cache_rows_and_attention(group, kv_heads, k_dim, v_dim, dtype):
     for window in (0, 70):
         for split in (False, True):
             assert same_bits(one_op.attention(*args, window, split, NEON), one_op.attention(*args, window, split))
+
+
+def test_experts_heads_and_recurrences():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((5, 2 * 64)).astype(np.float32)
+    heads = one_op.Stack(stacked(random_bits(rng, "q4_1", 2 * 11, 64), "q4_1", 2))
+    router = one_op.Array(stacked(weights(rng, "f32", 6, 128), "f32", 1))
+    shapes = (("q8_0", 32, 128), ("q4_0", 32, 128), ("f16", 9, 32))
+    stacks = [one_op.Stack(stacked(weights(rng, fmt, 6 * n, cols), fmt, 6)) for fmt, n, cols in shapes]
+    for op in (
+        lambda r, x: r.linear_heads(x, heads, 2),
+        lambda r, x: r.moe_ffn(x, *r.route(x, router, 2), *stacks),
+        lambda r, x: r.concat(r.split(x, 40, 24, heads=2)[1], r.sigmoid(x), heads=2),
+    ):
+        assert same_bits(one_op.run(op, x, isa=NEON), one_op.run(op, x))
+    state = State([Recurrent((2, 12, 9))], 10)
+    q, key, value, decay, beta = (rng.standard_normal((5, n)).astype(np.float32) for n in (24, 24, 18, 2, 2))
+    state.begin(5)
+    results = [
+        one_op.run(
+            lambda r, *inputs: r.delta_rule(0, *inputs, 2),
+            *(q, key, value, decay, beta),
+            parts=state.parts,
+            over=one_op.Pass([state], [0], [5]),
+            isa=isa,
+        )
+        for isa in (NEON, None)
+    ]
+    assert same_bits(*results)
+
+
+def test_latents():
+    rng = np.random.default_rng(4)
+    state = State([Latent(24, 16, 8)], 150)
+    one_op.append(state, rng.standard_normal((150, 24)).astype(np.float32), None, range(150))
+    q = rng.standard_normal((4, 6 * 24)).astype(np.float32)
+    for split in (False, True):
+        args = (state, q, 6, 0.3, [3, 64, 100, 149], 0, split)
+        assert same_bits(one_op.attention(*args, NEON), one_op.attention(*args))

@@ -97,7 +97,7 @@ def test_masked_rows_are_never_read(shape, poison):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_row_does_not_depend_on_the_rows_beside_it(shape):
     """Neighbouring positions of one stream, as in a prefill, against one at a time."""
-    group, kv_heads, k_dim, v_dim = shape
+    group, kv_heads, k_dim, _v_dim = shape
     state, key, value, _ = inputs(shape, np.float16)
     one_op.append(state, key, value, range(STRIDE))
     for first, m in ((0, 21), (50, 30), (126, 7), (250, 70)):
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_finite_show_in_the_result():
 @given(st.data())
 def test_rows_of_several_streams_cut_anywhere(data):
     """As the team runs it: runs of rows of two states, the units cut into several calls."""
-    shape = group, kv_heads, k_dim, v_dim = data.draw(st.sampled_from(SHAPES))
+    shape = group, kv_heads, k_dim, _v_dim = data.draw(st.sampled_from(SHAPES))
     window = data.draw(st.sampled_from([0, 0, 5, 90]))
     starts = [data.draw(st.integers(0, 280)) for _ in range(2)]
     counts = [data.draw(st.integers(1, 28)) for _ in range(2)]

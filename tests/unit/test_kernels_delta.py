@@ -72,7 +72,7 @@ def test_equal_to_the_twin(shape, isa):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_close_to_plain_arithmetic(shape):
-    heads, k_dim, v_dim = shape
+    heads, _k_dim, _v_dim = shape
     inputs = rows(np.random.default_rng(2), 30, shape)
     q, k, v, decay, beta = (x.astype(np.float64).reshape(30, heads, -1) for x in inputs)
     s, out = np.zeros(shape), []

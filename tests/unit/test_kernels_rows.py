@@ -117,11 +117,11 @@ def test_elementwise_keeps_to_its_units():
 
 def test_output_rows_of_a_pass():
     """A column kernel works on the rows of its row space: ROWS_TIMES times what ROWS_WORD of the job says."""
-    for rows, count in (((R.N_OUT, 1), 2), ((R.M, 1), 4), ((R.N_OUT, 3), 6)):
+    for space, count in (((R.N_OUT, 1), 2), ((R.M, 1), 4), ((R.N_OUT, 3), 6)):
         x, out, job = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32), np.zeros(R.JOB_WORDS, np.int64)
         job[[R.M, R.N_OUT]] = 4, 2
         params = {"x": x.ctypes.data, "x_step": 8, "out": out.ctypes.data, "cols": 8}
-        record = record_words("test.add_one", params, unit=8, rows=rows)
+        record = record_words("test.add_one", params, unit=8, rows=space)
         function("test.add_one")(record.ctypes.data, job.ctypes.data, 0, 1, 0)
         assert (out[:count] == 2).all() and not out[count:].any()
 

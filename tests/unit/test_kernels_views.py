@@ -88,6 +88,8 @@ def test_split_costs_nothing():
     assert len(r.schedule.records) == before and (a.cols, b.cols) == (36, 60)
     r.concat(a, b, heads=3)
     assert len(r.schedule.records) == before + 1
+    assert r.joined(a) is r.joined(a) is not a  # where a run of numbers is needed: one copy
+    assert len(r.schedule.records) == before + 2
 
 
 def test_mistakes_are_named():

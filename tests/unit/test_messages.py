@@ -60,7 +60,7 @@ def tiny(tmp_path_factory):
     ],
 )
 def test_malformed_messages(messages, message):
-    """and B12 (half a surrogate pair)."""
+    """The message of the error names what is wrong."""
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(CHATML).render(messages)
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fucina.cache import Kv, Latent, Recurrent, State, parts
+from fucina.cache import Kv, Latent, Recurrent, State
 from fucina.gguf import GgmlType
-from fucina.kernels import record
 from fucina.ops import functions
 from fucina.ops.naive import Naive
 from fucina.ops.native.recorder import Recorder
@@ -48,10 +47,6 @@ def test_interpreters_have_every_op_with_the_same_arguments(interpreter):
     for name in ops:
         theirs, ours = (list(signature(getattr(cls, name)).parameters) for cls in (Ops, interpreter))
         assert ours == theirs, name
-
-
-def test_states_and_kernels_agree_on_passes_and_chunks():
-    assert (parts.MAX_ROWS, parts.CHUNK) == (record.MAX_ROWS, record.CHUNK)
 
 
 def test_split_and_concat_work_per_head():

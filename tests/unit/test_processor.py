@@ -101,7 +101,7 @@ def test_ready_processors():
 @pytest.mark.parametrize("make", [BanTokens, AllowTokens])
 def test_ids_that_can_be_no_token(make, token):
     """An id out of range never reaches memory."""
-    with pytest.raises(TokenOutOfRange, match="token ids"):
+    with pytest.raises(TokenOutOfRange, match=r"a token id must be an integer in \[0, 2147483647\], got"):
         make([token])
     with pytest.raises(TokenOutOfRange):
         BiasTokens({token: 0.0})

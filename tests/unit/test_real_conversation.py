@@ -18,11 +18,11 @@ def model():
 @pytest.mark.parametrize(
     "tokens, text",
     [
-        ([34978, 120, 7906, 240, 178, 239, 230], "歪世界"),  # case A2: characters of two and three tokens
-        ([33662], " hello"),  # case A8: a first token that begins with a space
-        ([28120, 7906, 240], "hello世"),  # case A10: a word, then half a character
+        ([34978, 120, 7906, 240, 178, 239, 230], "歪世界"),  # characters of two and three tokens
+        ([33662], " hello"),  # a first token that begins with a space
+        ([28120, 7906, 240], "hello世"),  # a word, then half a character
         ([10813, 38887], "🙂"),
-        ([10813], "\ufffd"),  # case A4: half a character and no more
+        ([10813], "\ufffd"),  # half a character and no more
         ([], ""),
     ],
 )
@@ -37,7 +37,7 @@ def test_replies_are_text(model, tokens, text):
 
 
 def test_turns_and_batches(model):
-    """Case C14: alone, together, again; greedy and sampled; with drafts."""
+    """Alone, together, again; greedy and sampled; with drafts."""
     texts = ["What is 2 + 2?", "Name a river.", "What is 2 + 2?"]
     options = [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}, {"speculation": True}]
 
@@ -56,7 +56,6 @@ def test_turns_and_batches(model):
 
 
 def test_cancelled_and_asked_again(model):
-    """Case E4."""
     c = Conversation(model, max_tokens=8, template="chatml")
     whole = Conversation(model, max_tokens=8, template="chatml").send("Count to ten.").tokens
     for n in range(5):

@@ -4,16 +4,16 @@ import hashlib
 import random
 
 import pytest
-from fucina.decoding import Decoder
 
 import fucina
 from fucina.chat import Conversation, send_batch
+from fucina.engine import Scheduler
 from fucina.errors import TokenOutOfRange
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions
-from fucina.speculative import BatchDecoder, Options, SourceDrafter
+from fucina.speculative import Options, SourceDrafter
 from tests.conversations import check_state
 from tests.models import need_gemma3, need_smollm2
-from tests.spec_toys import KINDS, Logged, decode, prefilled, rows_of, source_of
+from tests.spec_toys import KINDS, Logged, decode, rows_of, source_of, start
 
 N = 32
 TEXTS = (
@@ -47,30 +47,31 @@ def plain(model):
 
     def run(text, sampled):
         if (text, sampled) not in known:
-            stream, logits, seen, hook = start(model, text, sampled)
-            decode(Decoder(model, hook), stream, logits)
+            stream, seen = begin(model, text, sampled)
+            decode(model, stream)
             known[text, sampled] = outcome(stream, seen)
         return known[text, sampled]
 
     return run
 
 
-def start(model, text, sampled):
+def begin(model, text, sampled, drafter=None):
+    """A stream, and the list of all rows that are sampled in it."""
     seen = []
     hook = lambda n, row: seen.append((n, hashlib.sha256(row.tobytes()).digest()))
     sampler = Sampler(SamplerOptions(**(SAMPLED if sampled else GREEDY)), Logged() if sampled else None)
     ids = model.tokenizer.encode(text)
-    return *prefilled(model, ids, len(ids) + N, sampler, max_tokens=N), seen, hook
+    return start(model, ids, len(ids) + N, sampler, drafter, max_tokens=N, on_row=hook), seen
 
 
 def outcome(stream, seen):
     sampler = stream.sampler
     return {
-        "tokens": list(stream.history),
+        "tokens": list(stream.tokens),
         "draws": sampler.rng.position,
         "commits": sampler.processor and list(sampler.processor.log),
-        "len": stream.cache.len,
-        "rows": [hashlib.sha256(plane).digest() for plane in rows_of(stream.cache)],
+        "len": stream.state.len,
+        "rows": [hashlib.sha256(plane).digest() for plane in rows_of(stream.state)],
         "logits": list(seen),
     }
 
@@ -83,12 +84,12 @@ def test_every_source(model, plain, kind, sampled):
         expected = plain(text, sampled)
         source = source_of(kind, expected["tokens"], model.config.vocab_size, i)
         free = {"min_speedup": 0.0, "adapt_budget": False, "min_draft": 1, "topk_feedback": 4}
-        decoder = SourceDrafter(model, source, Options(**(free if i == 0 else {})))
-        stream, logits, seen, decoder.on_row = start(model, text, sampled)
-        decode(decoder, stream, logits)
+        drafter = SourceDrafter(model, source, Options(**(free if i == 0 else {})))
+        stream, seen = begin(model, text, sampled, drafter)
+        decode(model, stream)
         assert outcome(stream, seen) == expected
         if kind in ("perfect", "hungry") and i == 0:
-            assert decoder.stats.accepted > 24 and decoder.stats.steps < 5
+            assert drafter.stats.accepted > 24 and drafter.stats.steps < 5
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
@@ -96,24 +97,21 @@ def test_every_source(model, plain, kind, sampled):
 def test_batches(model, plain, streams, sampled):
     """Streams of all kinds in one pass, some of them plain, some joining late."""
     r = random.Random(streams)
-    batch = BatchDecoder(model)
+    scheduler = Scheduler(model)
     expected, started = [], []
     for text in TEXTS[:streams]:
         expected.append(plain(text, sampled))
-        stream, logits, seen, hook = start(model, text, sampled)
         kind = r.choice(KINDS)
         source = source_of(kind, expected[-1]["tokens"], model.config.vocab_size, streams)
         options = Options(max_draft=r.choice([3, 7, 16]), min_speedup=0.0, adapt_budget=False)
-        decoder = SourceDrafter(model, source, options, on_row=hook, cost=batch.cost)
-        decoder = Decoder(model, hook) if r.random() < 0.2 else decoder
-        decoder.bootstrap_step(stream, logits)
-        batch.add(stream, decoder)
-        started.append((stream, seen))
+        drafter = None if r.random() < 0.2 else SourceDrafter(model, source, options)
+        started.append(begin(model, text, sampled, drafter))
+        scheduler.add(started[-1][0])
         for _ in range(r.choice([0, 2])):
-            batch.step()
-    while batch.live:
-        batch.step()
-    assert all(m.error is None for m in batch.members)
+            scheduler.step()
+    while scheduler.step() is not None:
+        pass
+    assert all(stream.error is None for stream in scheduler.streams)
     assert [outcome(stream, seen) for stream, seen in started] == expected
 
 
@@ -138,7 +136,7 @@ def test_conversations(model, sampling):
 
 @pytest.mark.parametrize("penalty", [-2.0, 2.0])
 def test_penalties_reach_every_token(model, penalty):
-    """Case H6: the same with and without drafts, and not what the other penalty gives."""
+    """The same with and without drafts, and not what the other penalty gives."""
     options = {"max_tokens": 32, "frequency_penalty": penalty, "ignore_eos": True}
     plain, other = (
         model.generate("Repeat hello: hello", **{**options, "frequency_penalty": p}) for p in (penalty, -penalty)
@@ -149,20 +147,20 @@ def test_penalties_reach_every_token(model, penalty):
 
 
 def test_twenty_requests_go_on_drafting(model):
-    """Case H20."""
+    """Later requests draft, too, and what the source holds does not grow."""
     c = Conversation(model, max_tokens=8, capacity=120, speculation=Options(min_speedup=0.0), template="chatml")
     sizes, accepted = set(), [0]
     for _ in range(20):
         c.reset()
         c.send("Repeat: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat.")
-        sizes.add(c.decoder.source.conversation.byte_size)
+        sizes.add(c.drafter.source.conversation.byte_size)
         accepted.append(c.spec_stats.accepted)
     assert len(sizes) == 1 and accepted[1] < accepted[10] < accepted[20]
 
 
 @pytest.mark.parametrize("token", [-1, 49152, 1 << 31, 1 << 63])
 def test_ids_outside_the_vocabulary(model, token):
-    """Case C16, on the vocabulary of 49152: prompts, stop ids, biases, drafts; other streams do not notice."""
+    """On the vocabulary of 49152: prompts, stop ids, biases, drafts; other streams are not affected."""
     healthy = Conversation(model, max_tokens=4, capacity=64, template="chatml")
     expected = healthy.send_tokens_reuse([504, 28]).tokens
     for go in (
@@ -180,7 +178,7 @@ def test_ids_outside_the_vocabulary(model, token):
 
 
 def test_drafts_across_the_edge_of_the_window():
-    """Case H14: Gemma looks back 512 positions; a prompt of 505, drafts of 8, 20 tokens."""
+    """Gemma's window layers look back 512 positions; a prompt of 505, drafts of 8, 20 tokens."""
     model = fucina.load(need_gemma3(), context=640)
     try:
         ids = [2] + [(7 * i * i + 100) % 5000 + 1000 for i in range(504)]
@@ -188,8 +186,8 @@ def test_drafts_across_the_edge_of_the_window():
         for kind in ("perfect", "part"):
             source = source_of(kind, ids + plain.tokens, model.config.vocab_size, 1)
             options = Options(max_draft=8, min_speedup=0.0, adapt_budget=False)
-            decoder = SourceDrafter(model, source, options)
-            fast = model.generate(ids, max_tokens=20, ignore_eos=True, speculative=decoder)
+            drafter = SourceDrafter(model, source, options)
+            fast = model.generate(ids, max_tokens=20, ignore_eos=True, speculative=drafter)
             assert fast.tokens == plain.tokens and (kind != "perfect" or fast.speculation.accepted > 15)
     finally:
         model.close()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import AllTokensMasked, InvalidLogits, InvalidOption, InvalidSamplerOption, NonFiniteLogits
-from fucina.kernels import weighing
+from fucina.kernels import softmax_weights
 from fucina.sampling import BanTokens, BiasTokens, Sampler, SamplerOptions, reference
 from fucina.sampling.rng import CounterRng
 
@@ -21,7 +21,7 @@ def row(*values):
 
 
 def support(logits, **options):
-    """The tokens that a sampler emits over evenly spread draws, which must be what the reference says is possible."""
+    """The tokens that a sampler emits over evenly spread draws; they must be the reference's candidates."""
     options = SamplerOptions(temperature=options.pop("temperature", 1.0), **options)
     sampler = Sampler(options)
     drawn = {sampler.next(logits) for _ in range(400)}
@@ -281,7 +281,7 @@ def test_equals_the_sorted_definition(data, options, values, repeats):
     u = CounterRng(options.seed).uniform()
     assert sampler.next(logits) == reference.choose(logits, options, u)
     ids, weight = reference.candidates(logits, options)
-    assert weight[0] == 1 << weighing.SHIFT and (np.diff(weight) <= 0).all()
+    assert weight[0] == 1 << softmax_weights.SHIFT and (np.diff(weight) <= 0).all()
     assert len(ids) >= 1
 
 
@@ -310,7 +310,7 @@ def test_weights_are_the_softmax(values, temperature):
     logits = np.array(values, dtype=np.float32)
     exact = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
     np.testing.assert_allclose(
-        weighing.weights(logits, temperature) / 2.0**weighing.SHIFT, exact, rtol=1e-14, atol=2.0**-40
+        softmax_weights.weights(logits, temperature) / 2.0**softmax_weights.SHIFT, exact, rtol=1e-14, atol=2.0**-40
     )
 
 

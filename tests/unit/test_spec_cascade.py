@@ -263,7 +263,7 @@ def test_promotions_survive_feedback():
     index.observe([1, 2])
     index.observe([3, 4])
     index.observe_top_k(feedback((2, [50, 3]), (3, [51, 52])))
-    assert index.recycling.top_k_of(2) == [3, 50]  # what was committed is in front of what logits said
+    assert index.recycling.top_k_of(2) == [3, 50]  # committed tokens come before those of high logits
     assert index.recycling.top_k_of(3) == [4, 51, 52]
     assert index.recycling.top_k_of(1) == [2]
 
@@ -378,7 +378,7 @@ def test_determinism():
         limit = r.randrange(0, 20)
         draft = a.suggest(text, limit)
         assert draft == b.suggest(text, limit) and len(draft) <= limit
-        fresh = draft[: r.randrange(0, 4)] + [r.randrange(9)]
+        fresh = [*draft[: r.randrange(0, 4)], r.randrange(9)]
         rows = feedback(*[(t, [r.randrange(40) for _ in range(8)]) for t in [text[-1], *fresh[:-1]]])
         text += fresh
         for index in (a, b):

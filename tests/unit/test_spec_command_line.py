@@ -108,7 +108,7 @@ def test_an_empty_table(cli, tmp_path):
     assert (status, out) == (1, "") and "at least one point" in err
 
 
-# --- a table of one's own -----------------------------------------------------------------------------------------
+# --- a table from a file --------------------------------------------------------------------------------------------
 
 
 def test_a_table_goes_from_bench_to_the_drafter(cli, tmp_path, model, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_table_goes_from_bench_to_the_drafter(cli, tmp_path, model, monkeypatc
     bench = ("bench", "--verify-cost", "--quick", "--model", PATH, "--backend", "naive", "--threads", 1)
     status, out, err = cli(*bench, "--write", file)
     table = CostTable.load(file)
-    assert status == 0 and err.startswith("context 128: 1: 1.00") and "behind 128 tokens" in out and out.isascii()
+    assert status == 0 and err.startswith("context 128: 1: 1.00") and "after 128 tokens" in out and out.isascii()
     assert table.rows == verify_cost.ROWS and table.contexts == (128,) and table.costs[0][0] == 1.0
     told = table.provenance
     assert set(told) == {"model", "date", "command", "machine", "versions"} and told["model"] == "a file"
@@ -169,7 +169,7 @@ def test_measuring_is_checked(model):
 
 
 def test_every_width_is_timed_in_every_round_at_its_context(model, monkeypatch):
-    """What is timed: so many rows behind so many tokens, with all logits, from a cache that is put back."""
+    """What is timed: the given number of rows after a context, with all logits, from a cache that is put back."""
     asked = []
     forward = type(model).forward_rows.__get__(model)
 

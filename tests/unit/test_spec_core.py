@@ -108,7 +108,7 @@ def test_a_wrong_source_commits_corrections():
 @pytest.mark.parametrize("drafts", [1, 2, 3, 7, 16])
 @pytest.mark.parametrize("at", range(1, 13))
 def test_a_stop_token_at_every_place_of_a_draft(at, drafts):
-    """No row behind it is sampled, the bonus row included, and it is not committed."""
+    """No row after it is sampled, the bonus row included, and it is not committed."""
     model = ToyModel(vocab=200, seed=5, memory=5)
     sampling = SamplerOptions(temperature=0.9, seed=at)
     text = plain(model, sampler=Sampler(sampling)).tokens
@@ -261,7 +261,7 @@ def test_times_of_passes_reach_the_cost():
 
 
 def test_a_gate_of_ones_own():
-    """Anything with the three methods; it is told what was committed (a stop token counts), accepted, drafted and paid."""
+    """Anything with the three methods; it is given the tokens committed (with a stop token), accepted, drafted, and the cost."""
 
     class Gate:
         def __init__(self):

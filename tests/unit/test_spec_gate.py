@@ -1,4 +1,4 @@
-"""Cost table, prices and the gate's states, against the documents' numbers."""
+"""Cost table, prices and the gate's states, against numbers worked out by hand."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from fucina.errors import (
 )
 from fucina.speculative import CostGate, CostTable, Options, Stats, VerifyCost, default_table
 
-# the documents' table, by drafts; ours are by rows = drafts + 1
+# by drafts; the package's table is by rows = drafts + 1
 DOCUMENTED = [(d + 1, c) for d, c in ((2, 1.65), (4, 1.42), (8, 2.84), (16, 4.5))]
 
 
@@ -327,7 +327,7 @@ def test_the_window_forgets():
 
 def test_budget_follows_acceptance():
     gate = CostGate(Options(first_draft=16))
-    assert gate.budget() == 16  # the documents': nothing drafted yet
+    assert gate.budget() == 16  # nothing drafted yet
     assert CostGate(Options()).budget() == 3 and CostGate(Options(max_draft=2)).budget() == 2
     assert CostGate(Options(first_draft=0)).budget() == 2 and CostGate(Options(min_draft=5)).budget() == 5
     gate.record(committed=3, accepted=2, drafted=8, cost=1.0)

@@ -79,7 +79,7 @@ def test_repetition_is_accepted(model):
 
 
 def run(model, ids, drafter, sampler, stops=(), ends=frozenset(), max_tokens=40, state=None):
-    """What one stream says: (text, tokens, how it ended, stop text), and its state."""
+    """Run one stream: returns (text, tokens, how it ended, stop text), and the stream."""
     state = model.new_cache(len(ids) + max_tokens) if state is None else state
     text = StreamText(model.tokenizer, stops)
     stream = Stream(
@@ -131,10 +131,7 @@ def test_stop_texts_inside_an_accepted_draft(model, drafts):
     for stop in sorted(stops):
         plain = two_turns(model, lambda: None, stops=(stop, "never"))
         assert plain[0][3] == stop and stop not in plain[0][0]
-        assert (
-            two_turns(model, lambda: perfect(model, ids + tokens, max_draft=drafts), stops=(stop, "never"))
-            == plain
-        )
+        assert two_turns(model, lambda: perfect(model, ids + tokens, max_draft=drafts), stops=(stop, "never")) == plain
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 17, 33])
@@ -187,7 +184,7 @@ def test_an_error_comes_after_the_text_before_it(model):
 
     class Masks(Logged):
         def process(self, logits, history):
-            if len(self.log) == 9:
+            if len(self.log) == 10:  # "reset" and nine tokens
                 logits[:] = -np.inf
 
     pieces = {}
@@ -240,7 +237,7 @@ def test_a_source_or_a_drafter_of_ones_own(model):
 
 
 def test_references_draft(model):
-    """A reference that holds what will be said is quoted."""
+    """A reference that holds the reply is quoted."""
     ids = model.tokenizer.encode("Zebra crossing")
     text = model.generate(ids, max_tokens=60, ignore_eos=True, repeat_penalty=1.5).tokens
     result = model.generate(

@@ -179,7 +179,7 @@ def test_a_blocked_writer_holds_up_nobody(model):
     seen = []
 
     def watch():
-        while not all(len(c.history) == 5 + len(r.tokens) and c._story.turn is None for c, r in zip(cs[1:], want[1:])):  # noqa: B905
+        while not all(len(c.history) == 5 + len(r.tokens) and c._story.turn is None for c, r in zip(cs[1:], want[1:])):
             time.sleep(0.002)
         seen.append((cs[0]._story.turn is not None, list(got[0])))
         gate.set()

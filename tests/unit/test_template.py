@@ -112,7 +112,7 @@ def test_what_hugging_face_templates_expect():
 
 @pytest.mark.parametrize("source", [None, "", " \n"])
 def test_no_template(source):
-    """said clearly, never a silent join of roles."""
+    """A clear error, never a silent join of roles."""
     with pytest.raises(ChatTemplateError, match="no chat template.*generate"):
         ChatTemplate(source)
 

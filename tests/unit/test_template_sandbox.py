@@ -101,8 +101,10 @@ def test_template_that_would_take_gigabytes(source, monkeypatch):
 SLOW = [
     "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
     "{% set x = 'a' * 1000000 %}{% set y = x[1:] + 'a' %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}",
-    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}"
-    "{% endfor %}{{ ns.x == ns.y }}",
+    (
+        "{% set ns = namespace(x=[], y=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}"
+        "{% endfor %}{{ ns.x == ns.y }}"
+    ),
     "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ {ns.x: 1} | length }}",
     "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x == 1 }}",
     "{{ ([[1]] * 1000000) | sum(start=[]) | length }}",
@@ -129,8 +131,10 @@ def test_template_that_is_longer_than_any(tiny):
     [
         CHATML,
         "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.role + m.content + '\n' %}{% endfor %}{{ ns.t }}",
-        "{% for m in messages[::-1] %}{% set t = m.content.split('word')[0:] | join('word') | trim %}{{ '<' ~ t.replace(' ', '  ') ~ '>' }}"
-        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ m | tojson }}{% endfor %}",
+        (
+            "{% for m in messages[::-1] %}{% set t = m.content.split('word')[0:] | join('word') | trim %}{{ '<' ~ t.replace(' ', '  ') ~ '>' }}"
+            "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ m | tojson }}{% endfor %}"
+        ),
     ],
 )
 @pytest.mark.parametrize("count", [1, 200])

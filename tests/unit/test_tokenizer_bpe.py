@@ -299,7 +299,7 @@ def test_token_id():
     assert tokenizer.token_id("<tool>") == tokenizer.n_vocab - 1
     assert tokenizer.token_id(" the") == tokenizer.n_vocab - 7
     assert tokenizer.token_id("no such token") is None
-    assert all(tokenizer.token_id(tokenizer.piece(i).decode()) == i for i in range(0, 0x80))
+    assert all(tokenizer.token_id(tokenizer.piece(i).decode()) == i for i in range(0x80))
 
 
 def test_the_word_cache_is_bounded():

@@ -1,4 +1,4 @@
-"""Building tokenizers from metadata: what is missing, empty, contradictory or unknown is said."""
+"""Building tokenizers from metadata: errors name what is missing, empty, contradictory or unknown."""
 
 from __future__ import annotations
 

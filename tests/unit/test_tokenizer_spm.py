@@ -77,7 +77,7 @@ def test_the_last_of_equal_tokens_counts():
         ("<s>", ["<s>"]),
     ],
 )
-def test_space_prefix_at_the_start_and_behind_markers(text, pieces):
+def test_space_prefix_at_the_start_and_after_markers(text, pieces):
     assert b"".join(map(PREFIX.piece, PREFIX.encode(text))).decode() == "".join(pieces)
 
 
@@ -90,7 +90,7 @@ def test_decode_drops_one_space_at_the_very_start():
     assert PREFIX.decode(PREFIX.encode("  ")) == "  "  # the user-defined token of two spaces is no prefix
     with_bos = PREFIX.encode_prompt("a")
     assert with_bos[0] == 1
-    assert PREFIX.decode(with_bos, special=False) == " a"  # behind a BOS the space is kept
+    assert PREFIX.decode(with_bos, special=False) == " a"  # after a BOS the space is kept
     assert PLAIN.decode(PLAIN.encode(" a")) == " a"
 
 

@@ -1,4 +1,5 @@
-"""Folders that environment variables name: `~` is the home folder, relative paths are refused."""
+"""Folders that environment variables name: `~` is the home folder, relative paths are refused (the course has a folder
+of its own, where its relative paths begin: test_course_progress.py)."""
 
 import os
 import subprocess
@@ -7,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from course.catalogue import Course
 from fucina import hub
 from fucina.errors import InvalidOption
+from fucina.kernels import cache_folder
 from fucina.userdirs import cache_home, foreign_folder, named_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {
     "FUCINA_HOME": lambda: hub.models_folder().parent,
-    "FUCINA_COURSE_STATE": lambda: Course().state,
+    "FUCINA_CACHE_DIR": lambda: cache_folder._roots()[0],
 }
 
 
@@ -63,7 +64,7 @@ def test_variables_of_others_are_obeyed_or_ignored(home, monkeypatch):
 
 @pytest.mark.parametrize(
     ("variable", "words"),
-    [("FUCINA_HOME", ["fucina", "models"]), ("FUCINA_COURSE_STATE", ["course.platform", "progress"])],
+    [("FUCINA_HOME", ["fucina", "models"])],
 )
 def test_a_command_says_it_in_one_line(tmp_path, variable, words):
     module = "fucina.cli" if words[0] == "fucina" else words[0]
@@ -79,8 +80,6 @@ def test_a_command_says_it_in_one_line(tmp_path, variable, words):
 
 
 def test_kernels_are_kept_by_the_same_rule(home, monkeypatch):
-    from fucina.kernels import cache_folder
-
     monkeypatch.setenv("FUCINA_CACHE_DIR", "~/kernels")
     monkeypatch.setenv("NUMBA_CACHE_DIR", "relative")
     roots = cache_folder._roots()

@@ -67,7 +67,16 @@ def tiny_gemma3(seed: int = 1, vocab: int = 77) -> LoadedFamily:
         eps=1e-6, windows=(70,) * 5 + (0, 70), rope=RopeSpec(32, 1e6, "half"), rope_local=RopeSpec(32, 1e4, "half"),
         scale=32**-0.5,
     )  # fmt: skip
-    formats = dict(q="Q5_0", k="Q5_0", v="Q8_0", attn_output="Q8_0", gate="BF16", up="Q5_0", down="Q5_0", output="F32")
+    formats = {
+        "q": "Q5_0",
+        "k": "Q5_0",
+        "v": "Q8_0",
+        "attn_output": "Q8_0",
+        "gate": "BF16",
+        "up": "Q5_0",
+        "down": "Q5_0",
+        "output": "F32",
+    }
     return filled(gemma3.FAMILY, config, lambda name, layer: formats[name], seed)
 
 

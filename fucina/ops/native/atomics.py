@@ -7,15 +7,20 @@ the atomics around them protect.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
 
 _INT = ir.IntType(64)
 _I32 = ir.IntType(32)
 _PTR = ir.PointerType()
 _VOID = ir.VoidType()
 _I = types.int64
+
+# Who calls an intrinsic does not give it the typing context, which its own signature has.
+intrinsic: Callable[[Callable[..., Any]], Callable[..., int]] = extending.intrinsic
 
 
 def _pointer(builder, address):

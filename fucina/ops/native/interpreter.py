@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...cache.parts import Layout
+from ...cache.parts import CHUNK, MAX_ROWS, Layout
 from ...errors import EngineClosed, InvalidOption, KvCacheOverflow, ModelError
 from ...kernels import record as R
 from ...kernels.compile import address
@@ -63,14 +63,14 @@ class Native:
         self.threads = default_threads() if threads is None else threads
         if not 1 <= self.threads <= MAX_THREADS:
             raise InvalidOption(f"threads must be 1 to {MAX_THREADS}, got {self.threads}")
-        self._family, self._layout = family, Layout(family.parts, R.MAX_ROWS)
+        self._family, self._layout = family, Layout(family.parts, MAX_ROWS)
         self._context, self._dtype, self._options = context, cache_dtype, options
         self._store = WeightStore(context, self.threads)
         self._overrides = Overrides()
         self._closed = False
-        self._rows = aligned(R.MAX_ROWS * R.ROW_BYTES).view(np.int64).reshape(R.MAX_ROWS, R.ROW_WORDS)
-        self._streams = aligned(R.MAX_ROWS * R.STREAM_BYTES).view(np.int64).reshape(R.MAX_ROWS, R.STREAM_WORDS)
-        self._out_rows = aligned(R.MAX_ROWS * 8).view(np.int64)
+        self._rows = aligned(MAX_ROWS * R.ROW_BYTES).view(np.int64).reshape(MAX_ROWS, R.ROW_WORDS)
+        self._streams = aligned(MAX_ROWS * R.STREAM_BYTES).view(np.int64).reshape(MAX_ROWS, R.STREAM_WORDS)
+        self._out_rows = aligned(MAX_ROWS * 8).view(np.int64)
         self._job = {
             R.ROW_TABLE: self._rows.ctypes.data,
             R.STREAM_TABLE: self._streams.ctypes.data,
@@ -86,7 +86,7 @@ class Native:
         if not isinstance(logits, Value) or logits.space != OUTPUT or logits.base is not None:
             raise ModelError("the forward must return the logits of the rows of output_rows")
         program = build(recorder.schedule, recorder.values, address, logits)
-        part_bytes = MAX_SPLIT * -(-self._context // R.CHUNK) * recorder.part
+        part_bytes = MAX_SPLIT * -(-self._context // CHUNK) * recorder.part
         options = TeamOptions(scratch_bytes=recorder.scratch, part_bytes=part_bytes, **self._options)
         return Recorded(Team(program, self.threads, options), recorder.schedule, logits.cols)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit, types
 
@@ -256,7 +256,7 @@ class Compiled(NamedTuple):
 @cache
 def compiled() -> Compiled:
     """The team's compiled functions: compiled, or loaded from the cache, when the first native model is made."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "cache": True}
+    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy", "cache": True}
     i = types.int64
     with cached_here("make_plan"):
         make_plan = njit(i(i, i), **options)(planner.make_plan)

@@ -7,12 +7,15 @@ a step that is over in less than a synchronisation costs (`tiny`) stays whole.  
 
 from __future__ import annotations
 
+from ...cache.parts import CHUNK
 from ...kernels import record as R
 from ...kernels.catalogue import word
 from . import layout as L
 from .atomics import load, store
 
 MAX_SPLIT = 16  # attention is split into its chunks when a pass has at most this many (row, key head)
+FEW_SPLIT = 3  # where rows share a stream: and fewer than this many per thread, since split they share no work
+TILE = 8  # where rows share a stream: (row, key head) that a chunk of whole attention has, if there are enough
 WINDOW = word("attention", "window")
 PER_THREAD = 8  # chunks of a chain, at most, per thread
 LONG_SPLIT = 4  # chunks of split attention are this many times as long: each streams one run of the cache
@@ -40,10 +43,15 @@ def make_plan(ctl, bank):
         if load(head + 8 * R.RULE) == R.ATTENTION:
             most_heads = max(most_heads, load(head + 8 * R.UNITS))
     longest = 0
+    together = 0  # whether some neighbouring rows belong to one stream
     for r in range(m):
-        longest = max(longest, load(rows + r * R.ROW_BYTES + 8 * R.POS) // R.CHUNK + 1)
+        row = rows + r * R.ROW_BYTES
+        longest = max(longest, load(row + 8 * R.POS) // CHUNK + 1)
+        if r > 0 and load(row + 8 * R.STREAM) == load(row - R.ROW_BYTES + 8 * R.STREAM):
+            together = 1
     split = 0
-    if threads > 1 and longest > 1 and m * most_heads <= MAX_SPLIT:
+    pairs = m * most_heads
+    if threads > 1 and longest > 1 and pairs <= MAX_SPLIT and (together == 0 or pairs < FEW_SPLIT * threads):
         split = 1
     store(bank + 8 * R.SPLIT, split)
     store(bank + 8 * R.NPART, longest)
@@ -76,7 +84,7 @@ def make_plan(ctl, bank):
                         start = max(0, position - window + 1)
                     time += (position + 1 - start) * heads * cost // 24
                     if split == 1:
-                        units += (position // R.CHUNK + 1 - start // R.CHUNK) * heads
+                        units += (position // CHUNK + 1 - start // CHUNK) * heads
                     else:
                         units += heads
             if k == 0:
@@ -93,14 +101,15 @@ def make_plan(ctl, bank):
             units = load(plan + 8)
             n = 1
             long = target
-            if (
-                split == 1
-                and load(records + load(chains + c * L.CHAIN_BYTES) * R.WORDS * 8 + 8 * R.RULE) == R.ATTENTION
-            ):
-                long = LONG_SPLIT * target
+            most = PER_THREAD * threads
+            if load(records + load(chains + c * L.CHAIN_BYTES) * R.WORDS * 8 + 8 * R.RULE) == R.ATTENTION:
+                if split == 1:
+                    long = LONG_SPLIT * target
+                elif together == 1:
+                    most = min(most, max(1, units // TILE // threads) * threads)
             if threads > 1 and work >= tiny and (time >= tiny or first + 1 == last):
                 n = (time // long + threads) // threads * threads
-            n = min(units, min(n, PER_THREAD * threads))
+            n = min(units, min(n, most))
             store(plan, n)
             store(plan + 16, total)
             total += n

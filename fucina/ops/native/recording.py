@@ -61,6 +61,7 @@ class Recording:
         self.values: list[Value] = []  # those with a buffer
         self._sources, self._overrides = sources, overrides or Overrides()
         self._quantised: dict[tuple[Value, str], Value] = {}
+        self._copies: dict[Value, Value] = {}
         self._float32: dict[str, np.ndarray] = {}  # weights of host stages: decoded when first used, then kept
 
     # --- values -------------------------------------------------------------------------------------------------------
@@ -88,13 +89,16 @@ class Recording:
         return x, x.head_step if x.heads > 1 else x.cols // heads
 
     def joined(self, x: Value) -> Value:
-        """x, or a copy where its rows are not one run of numbers."""
+        """x, or a copy (made once) where its rows are not one run of numbers."""
         if x.heads == 1:
             return x
+        if x in self._copies:
+            return self._copies[x]
         out, width = self.value(f"copy({x.name})", x.cols, x.space), x.cols // x.heads
         params = {"x": x, "x_step": x.step, "x_head": x.head_step, "x_cols": width}
         params |= {"y": x, "y_step": 0, "y_head": 0, "y_cols": 0, "out": out, "heads": x.heads}
         self.rows("concat", params, x.space, local=[x], writes=[out], cost=x.cols)
+        self._copies[x] = out
         return out
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class Recording:
 
     def columns(
         self, kernel: str, params: Mapping[str, Any], space: RowSpace, cols: int, unit: int = UNIT, **fields: Any
-    ):
+    ) -> None:
         """A record of a kernel over units of columns."""
         self._add(kernel, params, Partition(R.COLS, cols, space), unit, fields)
 

@@ -180,7 +180,7 @@ class Schedule:
                 self.steps.append([])
             chains = self.steps[step]
             needed = {id(v.writer): v.writer for v in record.local if v.writer.step == step}
-            if chains and chains[0].partition.rule == HOST or len(needed) > 1:
+            if (chains and chains[0].partition.rule == HOST) or len(needed) > 1:
                 step += 1
                 continue
             if needed:

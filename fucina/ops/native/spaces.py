@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...cache.parts import MAX_ROWS
 from ...kernels import record as R
 
 
@@ -29,7 +30,7 @@ class RowSpace:
     @property
     def limit(self) -> int:
         """Rows at most."""
-        return R.MAX_ROWS * self.times
+        return MAX_ROWS * self.times
 
     def count(self, job: Sequence[int]) -> int:
         """Rows in a pass with these job words."""

@@ -66,7 +66,7 @@ class _Shared:
         self.part = aligned(options.part_bytes, zero=False)
         self.locks = Locks(threads)
         calls = system_calls()
-        self._words = words = memoryview(self.control).cast("q")
+        self._words = words = self.control.data.cast("q")
         for at, value in (
             (L.F_RECORDS, program.records.ctypes.data),
             (L.F_CHAINS, program.chains.ctypes.data),
@@ -92,7 +92,7 @@ class _Shared:
         self._keep: list[np.ndarray] = []
         for _ in range(max(2, options.banks or max(L.N_SLOTS, threads + 1))):
             bank = aligned(L.bank_bytes(chains, steps))
-            job = memoryview(bank).cast("q")
+            job = bank.data.cast("q")
             job[R.SCRATCH], job[R.SCRATCH_STEP] = self.scratch.ctypes.data, scratch
             job[R.PART] = self.part.ctypes.data
             self._keep.append(bank)
