@@ -290,9 +290,10 @@ class ConversationMachine(RuleBasedStateMachine):
         del o.marks[-1]
         o.history, o.messages = list(history), list(messages)
         expected = o.answer(ids)
+        rows = c.used - c.prefix_rows  # a turn that left nothing may have cost some
         reply = c.regenerate()
         self.agree(who, reply, expected)
-        assert reply.reused_prefix >= len(ids) - 1 or "template" not in o.options
+        assert reply.reused_prefix >= min(rows, len(ids) - 1) or "template" not in o.options
         o.enter(ids, reply.tokens, user, reply.text, before)
 
     @rule(who=WHO, text=TEXTS, pieces=st.integers(0, 4), how=st.sampled_from(["cancel", "close", "thread"]))
