@@ -9,7 +9,7 @@ from typing import Any
 from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
-from . import index, odds, speculation, streams, svg
+from . import index, join, odds, speculation, streams, svg
 from .records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +22,7 @@ _HEADINGS = {
     "start": "Start-up and memory",
     "accuracy": "Accuracy",
     "conversations": "Conversations together",
+    "join": "A long prompt that joins running streams",
     "speculation": "Speculative decoding",
     "overhead": "Overhead of drafting",
     "odds": "Odds of drafted tokens",
@@ -29,6 +30,7 @@ _HEADINGS = {
 }
 _TABLES = {
     "conversations": streams.tables,
+    "join": join.tables,
     "speculation": speculation.tables,
     "overhead": speculation.overhead_tables,
     "odds": odds.tables,

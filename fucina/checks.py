@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Set
 from numbers import Real
 from typing import Any
 
@@ -100,7 +100,7 @@ def token_ids(name: str, ids: Any, vocab: int) -> list[int]:
     Parameters
     ----------
     ids : a flat sequence or array of integers.  Texts, bytes and other buffers are refused: their items are characters
-        or bytes, which only look like ids.
+        or bytes, which only look like ids.  So are sets and mappings, which have no order.
 
     Raises
     ------
@@ -116,6 +116,8 @@ def token_ids(name: str, ids: Any, vocab: int) -> list[int]:
             bad = int(ids[(ids < 0) | (ids >= vocab)][0])
             raise TokenOutOfRange(f"token id {bad} is outside the vocabulary of {vocab}")
         return [int(i) for i in ids.tolist()]
+    if isinstance(ids, (Set, Mapping)):
+        raise InvalidOption(f"{name} must be a sequence of token ids, got {type(ids).__name__}, which has no order")
     checked = listed(name, ids, "token ids")
     for i, token in enumerate(checked):
         if type(token) is int and 0 <= token < vocab:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from .. import checks
@@ -31,13 +31,16 @@ def choose_template(model: Model, template: ChatFormat | ChatTemplate | str | No
     return ChatTemplate.of(model) if template is None and model.chat_template is not None else template
 
 
-def stop_ids(model: Model, template: ChatFormat | ChatTemplate | None, extra: Sequence[int]) -> frozenset[int]:
+def stop_ids(
+    model: Model, template: ChatFormat | ChatTemplate | None, extra: Sequence[int] | Set[int]
+) -> frozenset[int]:
     """Return the tokens that end a reply: the tokenizer's, the stop marker of the format, and extra ones."""
     tokenizer = model.tokenizer
     form = template if isinstance(template, ChatFormat) else ChatFormat.detect(model.chat_template)
     marker = None if form is None else tokenizer.token_id(form.stop_marker)
     own = tokenizer.eog_ids if marker is None else tokenizer.eog_ids | {marker}
-    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", extra, model.n_tokens))
+    ids = list(extra) if isinstance(extra, Set) else extra
+    return frozenset(own) | frozenset(checks.token_ids("extra_stop_ids", ids, model.n_tokens))
 
 
 def rendered_ids(model: Model, rendered: str) -> list[int]:

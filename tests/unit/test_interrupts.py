@@ -216,3 +216,20 @@ def text_of(model, tokens, stops=()):
         text.take(token)
     text.finish()
     return text.text
+
+
+@WAYS
+def test_the_end_of_a_text_that_is_held_back(model, signalled):
+    texts, got = [], []
+
+    def scene():
+        got.clear()
+        texts[:] = [StreamText(model.tokenizer, ["bx"], got.append)]
+        for token in model.tokenizer.encode("ab"):
+            texts[0].take(token)
+        assert texts[0].text == "a"
+        return texts[0].finish
+
+    for _ in every_interrupt(scene, ENGINE / "text.py", signalled=signalled):
+        texts[0].finish()
+        assert texts[0].text == "".join(got) == "ab"

@@ -18,7 +18,7 @@ def test_a_state_has_one_stream():
     first = start(model, [1, 2, 3], 40, max_tokens=10)
     decode(model, first, steps=3)
     second = Stream(first.state, [1, 2, 3], Sampler(), max_tokens=10)
-    with pytest.raises(SharedStream, match="used by somebody else"):
+    with pytest.raises(SharedStream, match="state of this stream was used"):
         decode(model, first)
     assert decode(model, second) == decode(model, start(model, [1, 2, 3], 40, max_tokens=10))
 

@@ -180,7 +180,9 @@ class Prepared(Logged):
 
     def prepare(self):
         self.events.append(("prepare", threading.current_thread() is threading.main_thread(), self.model.busy.is_set()))
+        self.preparing = True
         time.sleep(self.seconds)
+        self.preparing = False
         if len([e for e in self.events if e[0] == "prepare"]) == self.fail_at:
             raise RuntimeError("no mask")
 
@@ -246,7 +248,7 @@ def test_nothing_is_prepared_after_a_step_that_failed():
     model.forward_rows = failing
     with pytest.raises(RuntimeError, match="pass"):
         scheduler.step()
-    assert scheduler._helper._work_queue.empty()
+    assert processor.preparing is False  # begun, and ended
     model.forward_rows = forward
     while scheduler.step() is not None:
         pass

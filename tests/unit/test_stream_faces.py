@@ -27,8 +27,6 @@ from tests.conversations import FailAt, Script, check_state
 from tests.models import TINY
 from tests.toy_families import toy_model
 
-LETTERS = {letter: i for i, letter in enumerate("abcdefgh")}
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
@@ -227,9 +225,7 @@ def test_ctrl_c_does_not_wait_for_a_writer(model):
             time.sleep(0.002)
         time.sleep(0.05)  # the batch waits for the writer now
         started.append(time.monotonic())
-        signal.raise_signal(signal.SIGINT) if False else signal.pthread_kill(
-            threading.main_thread().ident, signal.SIGINT
-        )
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     presser = threading.Thread(target=press)
     presser.start()
@@ -244,8 +240,8 @@ def test_ctrl_c_does_not_wait_for_a_writer(model):
     next(later)
     gate.set()  # the writer of the reply before fails now: that is not this reply's business
     assert not writers_left()
-    assert "".join(later) or True
-    assert later.result.finish_reason != "cancelled"
+    list(later)
+    assert later.result.finish_reason == "length"
 
 
 # --- warm starts ------------------------------------------------------------------------------------------------------
