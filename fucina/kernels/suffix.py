@@ -11,7 +11,7 @@ A state stands for a set of end positions in the stream; it is a row of six int3
 
 Further edges lie in one open-addressing table, each a row (state, token, target, token of the state's next edge), with
 state -1 where it is empty.  Growing algorithm: Blumer et al., "The smallest automaton recognizing the subwords of a
-text", 1985; the cursor and sample rules are those of the Fucina documents (facts 10).
+text", 1985.  A state's sample is where its match ended last; a cursor follows the longest match of another text.
 
 Private: nothing here checks its arguments; `SamIndex` does.
 """
