@@ -205,10 +205,9 @@ class SourceDrafter(Drafter):
         what the drafts made the pass longer for everybody.
         """
         stats = verified.stats
-        if not stats.drafted:
-            self.cost.price(stats, self.timed)
-            return 1.0
         cost = self.cost.price(stats, self.timed)
+        if not stats.drafted:
+            return 1.0
         return 1.0 + stats.streams * (cost - 1.0) * len(verified.draft) / stats.drafted
 
     def shared_with(self, other: Drafter) -> str | None:
