@@ -1,12 +1,13 @@
 """Execute notebooks and store them, and check that what is stored is fit to show.
 
-`python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs;
-`--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr or stored an
+`python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs,
+folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr or stored an
 error, when it shows a path of the machine that built it, or when its prose states a time or rate with no command beside it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from course.files import write_text
+from course.source import NOT_PYTHON
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -75,9 +77,44 @@ def execute(path: Path, timeout: int = 600) -> None:
     )
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # time stamps would change every file on every build
+        fold(cell)
     temporary = path.with_suffix(".ipynb.new")
     nbformat.write(notebook, temporary)
     os.replace(temporary, path)
+
+
+def fold(cell: Any) -> None:
+    """Fold the outputs of a cell that answers a prediction, and of no other: a learner says first what they expect.
+
+    Running the cell unfolds them (JupyterLab, Notebook 7).
+    """
+    if cell["cell_type"] != "code":
+        return
+    jupyter = {k: v for k, v in cell["metadata"].pop("jupyter", {}).items() if k != "outputs_hidden"}
+    cell["metadata"].pop("collapsed", None)
+    if called(_text(cell["source"]), "truth"):
+        cell["metadata"]["collapsed"] = True
+        jupyter["outputs_hidden"] = True
+    if jupyter:
+        cell["metadata"]["jupyter"] = jupyter
+
+
+def folded(cell: Any) -> bool:
+    """Whether a cell's outputs are stored folded, for every front end."""
+    metadata = cell["metadata"]
+    return bool(metadata.get("collapsed") and metadata.get("jupyter", {}).get("outputs_hidden"))
+
+
+def called(source: str, function: str) -> list[ast.Call]:
+    """The calls of a function by its plain name in a cell, in order; magics and what is no Python count as nothing."""
+    plain = re.sub(r"^\s*[%!].*$", "pass", source, flags=re.MULTILINE)
+    try:
+        tree = ast.parse(plain)
+    except NOT_PYTHON:
+        return []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    mine = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == function]
+    return sorted(mine, key=lambda call: (call.lineno, call.col_offset))
 
 
 def problems(notebook: Any) -> list[str]:

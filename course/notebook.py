@@ -1,4 +1,4 @@
-"""The exercises in a notebook: `%%exercise NAME`, check(), hint(), solution(), progress(), mine().
+"""The course in a notebook: `%%exercise NAME`, check(), hint(), solution(), progress(), mine(), predict(), truth().
 
 One line in the first code cell of a notebook is enough::
 
@@ -11,47 +11,34 @@ defines what it holds in the notebook, and is graded.  Nothing here ever raises 
 from __future__ import annotations
 
 import html
-import sys
 from typing import Any
 
 from course import lessons
+from course.cards import Card, code_line, shell, show_card, tell
 from course.catalogue import Course, UnknownExercise
 from course.cells import CONFLICT, KEPT, UNREADABLE, cell_text, save_cell
 from course.files import ExerciseFiles, FilesError, Parts, read_text
 from course.grading import GradingFault, feedback, grade, warm
 from course.grading.learner import Unusable, parse, run_module
 from course.grading.outcome import Grade
+from course.predictions import guesses, predict, truth
 from course.progress import Progress, part_hash
 from course.source import SourceError
 from course.terminal import bar, summary
 
-__all__ = ["check", "hint", "mine", "progress", "solution"]
+__all__ = ["check", "guesses", "hint", "mine", "predict", "progress", "solution", "truth"]
 
 _course = Course()
 PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, Unusable, ValueError)
-
-
-class Card:
-    """Something to show: HTML where a front end can, the same in plain text everywhere else."""
-
-    def __init__(self, page: str, lines: list[str]) -> None:
-        self.page = page
-        self.lines = lines
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": self.page, "text/plain": "\n".join(self.lines)}
-
-    def __repr__(self) -> str:
-        return "\n".join(self.lines)
 
 
 def check(*names: str) -> None:
     """Grade exercises: `check("ch05.truncate")`, or a whole chapter, `check("ch05")`."""
     try:
         for _, exercise in _course.find(list(names) or [e.name for _, e in _course.all()]):
-            _show(_graded(exercise.name))
+            show_card(_graded(exercise.name))
     except PROBLEMS as error:
-        _tell(str(error))
+        tell(str(error))
 
 
 def hint(name: str, number: int | None = None, all: bool = False) -> None:
@@ -59,11 +46,11 @@ def hint(name: str, number: int | None = None, all: bool = False) -> None:
     try:
         hints = lessons.take_hint(_course, name, number, all)
     except PROBLEMS as error:
-        return _tell(str(error))
+        return tell(str(error))
     rows = [f"{hints.name}, hint {i} of {hints.total}: {text}" for i, text in hints.shown]
     more = [f'One more: hint("{hints.name}")'] if hints.more else []
     page = "".join(f"<div><b>Hint {i} of {hints.total}.</b> {feedback.rich(text)}</div>" for i, text in hints.shown)
-    return _show(Card(page + "".join(f"<div><code>{html.escape(row)}</code></div>" for row in more), rows + more))
+    return show_card(Card(page + "".join(map(code_line, more)), rows + more))
 
 
 def solution(name: str, show: bool = False) -> None:
@@ -71,18 +58,18 @@ def solution(name: str, show: bool = False) -> None:
     try:
         _, exercise = _course.exercise(name)
         if not show and not lessons.passed(_course, exercise.name):
-            return _tell(
+            return tell(
                 f'{exercise.name} is not passed yet. Try hint("{exercise.name}") first; '
                 f'solution("{exercise.name}", show=True) shows it all the same.'
             )
         text = lessons.solution_text(_course, exercise.name)
     except PROBLEMS as error:
-        return _tell(str(error))
+        return tell(str(error))
     page = (
         f"<details open><summary>Solution of {html.escape(exercise.name)}</summary>"
         f"{feedback.preformatted(text.splitlines())}</details>"
     )
-    return _show(Card(page, [f"# {exercise.name}", *text.splitlines()]))
+    return show_card(Card(page, [f"# {exercise.name}", *text.splitlines()]))
 
 
 def progress() -> None:
@@ -100,8 +87,8 @@ def progress() -> None:
                 f"<td><code>{bar(best, points)}</code></td><td>{best} of {points} points</td></tr>"
             )
     except PROBLEMS as error:
-        return _tell(str(error))
-    return _show(Card(f"<table>{''.join(page)}</table><div>{html.escape(rows[-1])}</div>", rows))
+        return tell(str(error))
+    return show_card(Card(f"<table>{''.join(page)}</table><div>{html.escape(rows[-1])}</div>", rows))
 
 
 def mine(name: str, otherwise: Any = None) -> Any:
@@ -122,7 +109,7 @@ def mine(name: str, otherwise: Any = None) -> Any:
         text = read_text(path)
         module = run_module(parse(text, str(path), exercise), text, str(path), f"_mine_{exercise.name}")
     except PROBLEMS as error:
-        _tell(str(error))
+        tell(str(error))
         return otherwise
     names = [definition.name for definition in exercise.written]
     return getattr(module, names[0]) if len(names) == 1 else module
@@ -160,7 +147,7 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
     force = "--save" in words
     names = [word for word in words if not word.startswith("--")]
     if len(names) != 1 or set(words) - set(names) - {"--save"}:
-        return _tell("Write one exercise behind %%exercise, like %%exercise ch05.truncate (and --save to overwrite).")
+        return tell("Write one exercise behind %%exercise, like %%exercise ch05.truncate (and --save to overwrite).")
     try:
         chapter, exercise = _course.exercise(names[0])
         try:
@@ -169,13 +156,13 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
         except FilesError as error:
             note, action = f"Not saved: {error}", CONFLICT
         if action == UNREADABLE:
-            return _tell(f"{exercise.name}: {note}")
+            return tell(f"{exercise.name}: {note}")
         if shell is not None:
             part = ExerciseFiles(_course).part(chapter, exercise) if action == KEPT else None
             _define(chapter, part or cell, shell)
-        return _show(_graded(exercise.name, [note] if note else []))
+        return show_card(_graded(exercise.name, [note] if note else []))
     except PROBLEMS as error:
-        return _tell(str(error))
+        return tell(str(error))
 
 
 def _define(chapter: Any, cell: str, shell: Any) -> None:
@@ -200,29 +187,7 @@ def load_cell(line: str, shell: Any) -> None:
         Progress(_course).note(exercise.name, cell=part_hash(part.split("\n", 1)[1]))
         shell.set_next_input(part, replace=True)
     except PROBLEMS as error:
-        _tell(str(error))
-
-
-def _tell(message: str) -> None:
-    _show(Card(f"<div>{feedback.rich(message)}</div>", [feedback.ascii_only(message)]))
-
-
-def _show(card: Card) -> None:
-    shell = _shell()
-    if shell is None:
-        print(repr(card))
-    else:
-        from IPython.display import display  # here: outside a notebook nothing of IPython is needed
-
-        display(card)
-
-
-def _shell() -> Any:
-    if "IPython" not in sys.modules:
-        return None
-    from IPython import get_ipython
-
-    return get_ipython()
+        tell(str(error))
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -232,5 +197,5 @@ def load_ipython_extension(shell: Any) -> None:
     warm()
 
 
-if _shell() is not None:
-    load_ipython_extension(_shell())
+if shell() is not None:
+    load_ipython_extension(shell())

@@ -1,4 +1,4 @@
-"""What a learner has passed: one JSON file outside git, safe against two writers and a crash in the middle.
+"""What a learner has passed and predicted: one JSON file outside git, safe against two writers and a crash in the middle.
 
 Every change reads the file, changes it and renames a new one into its place, all under a lock that the system gives
 back when a process dies.  The state before the last change stays beside it, for the day a disk loses the newest.
@@ -21,6 +21,8 @@ from course.grading.outcome import NOT_ATTEMPTED, Grade
 from course.source import ExerciseSource, normalise
 
 VERSION = 1
+EXERCISES, PREDICTIONS = SECTIONS = ("exercises", "predictions")
+Entries = dict[str, dict[str, Any]]
 
 
 def part_hash(text: str | None) -> str:
@@ -34,21 +36,27 @@ class Progress:
     def __init__(self, course: Course) -> None:
         self.path = course.state / "progress.json"
 
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Entries by exercise name; a damaged file is put aside and the state before the last change is read."""
-        for path in (self.path, self.path.with_suffix(".previous.json")):
-            entries = self._load(path)
-            if entries is not None:
-                return entries
-        return {}
+    def read(self, section: str = EXERCISES) -> Entries:
+        """Entries of one section by name; of a damaged file, which is put aside, the state before the last change."""
+        return self._document()[section]
 
-    def _load(self, path: Path) -> dict[str, dict[str, Any]] | None:
+    def _document(self) -> dict[str, Entries]:
+        for path in (self.path, self.path.with_suffix(".previous.json")):
+            document = self._load(path)
+            if document is not None:
+                return document
+        return {section: {} for section in SECTIONS}
+
+    def _load(self, path: Path) -> dict[str, Entries] | None:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            entries = data["exercises"]
             if data["version"] > VERSION:
                 raise FilesError(f"{path} was written by a newer version of the course; update this checkout")
-            return {str(name): dict(entry) for name, entry in entries.items()}
+            found = {EXERCISES: data[EXERCISES], PREDICTIONS: data.get(PREDICTIONS, {})}
+            return {
+                section: {str(name): dict(entry) for name, entry in entries.items()}
+                for section, entries in found.items()
+            }
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -58,8 +66,8 @@ class Progress:
                 path.replace(path.with_suffix(f".damaged-{time.strftime('%Y%m%d-%H%M%S')}.json"))
             return None
 
-    def change(self, update: Callable[[dict[str, dict[str, Any]]], None]) -> None:
-        """Apply `update` to the entries under the lock, and write them.
+    def change(self, update: Callable[[Entries], None], section: str = EXERCISES) -> None:
+        """Apply `update` to the entries of a section under the lock, and write them.
 
         Raises
         ------
@@ -67,16 +75,16 @@ class Progress:
             When the state folder cannot be written to.
         """
         with locked(self.path.with_suffix(".lock")):
-            entries = self.read()
-            before = json.dumps(entries, sort_keys=True)
-            update(entries)
-            if json.dumps(entries, sort_keys=True) == before:
+            document = self._document()
+            before = json.dumps(document, sort_keys=True)
+            update(document[section])
+            if json.dumps(document, sort_keys=True) == before:
                 return
             if self.path.exists():
                 with contextlib.suppress(OSError):
                     write_text(self.path.with_suffix(".previous.json"), self.path.read_text(encoding="utf-8"))
-            document = {"version": VERSION, "exercises": entries}
-            write_text(self.path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+            whole = {"version": VERSION, **document}
+            write_text(self.path, json.dumps(whole, indent=1, sort_keys=True) + "\n")
 
     def entry(self, name: str) -> dict[str, Any]:
         """The entry of one exercise; empty where there is none."""
@@ -88,7 +96,7 @@ class Progress:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
 
-        def update(entries: dict[str, dict[str, Any]]) -> None:
+        def update(entries: Entries) -> None:
             entry = entries.setdefault(exercise.name, {})
             if entry.get("hash") != part_hash(part):
                 entry["attempts"] = entry.get("attempts", 0) + 1
@@ -118,7 +126,7 @@ class Progress:
             kept = self.path.parent / "backups" / f"progress.{time.strftime('%Y%m%d-%H%M%S')}.json"
             write_text(kept, self.path.read_text(encoding="utf-8"))
 
-        def drop(entries: dict[str, dict[str, Any]]) -> None:
+        def drop(entries: Entries) -> None:
             for name in names:
                 entries.pop(name, None)
 

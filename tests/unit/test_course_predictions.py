@@ -1,0 +1,354 @@
+"""Predict, then see: what is kept, what is told, the figure of the guesses, and notebooks that hide their answers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course import predictions
+from course.build import called, fold, folded, notebook_paths
+from course.catalogue import Course
+from course.figures.guesses import Said, factor, guesses_figure
+from course.notebook import guesses, predict, truth
+from course.progress import PREDICTIONS, Progress
+from fucina.errors import InvalidOption
+
+LOOP = ["an error", "other tokens", "nothing"]
+
+
+@pytest.fixture(autouse=True)
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    course = Course(tmp_path)
+    monkeypatch.setattr(predictions, "_course", course)
+    monkeypatch.setattr(predictions, "_asked", {})
+    monkeypatch.setattr(predictions, "_said_here", {})
+    return course
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("guess", "value", "line"),
+    [
+        (700, 5450, "You said 700 tokens, it is 5450 tokens: 7.8 times as much."),
+        (5450, 700, "You said 5450 tokens, it is 700 tokens: you said 7.8 times as much."),
+        (5450, np.float32(5450), "You said 5450 tokens: exactly right."),
+        (np.int64(100), 108.0, "You said 100 tokens, it is 108 tokens: close, 8 tokens more."),
+        (100, 75, "You said 100 tokens, it is 75 tokens: 25 tokens less."),
+        (1, 0, "You said 1 token, it is 0 tokens: 1 token less."),
+        (-2, 3, "You said -2 tokens, it is 3 tokens: 5 tokens more."),
+    ],
+)
+def test_numbers_are_compared_in_plain_words(guess, value, line, capsys) -> None:
+    predict("05.read", guess, number="tokens")
+    assert told(capsys).startswith("You say ") and predictions._entry("05.read")["guess"] == guess
+    truth("05.read", value)
+    assert told(capsys) == line
+
+
+@pytest.mark.parametrize(
+    ("unit", "one"),
+    [
+        ("tokens", "1 token"),
+        ("passes", "1 pass"),
+        ("verifies", "1 verify"),
+        ("%", "1%"),
+        ("", "1"),
+        ("passes per token", "1 pass per token"),
+        ("GB/s", "1 GB/s"),
+        ("ms", "1 ms"),
+    ],
+)
+def test_one_is_no_plural(unit: str, one: str) -> None:
+    assert predictions.with_unit(1, unit) == one
+
+
+@pytest.mark.parametrize("answer", ["other tokens", "Other  tokens.", 2, "2", " OTHER TOKENS "])
+def test_a_choice_is_said_by_its_words_or_its_number(answer, capsys) -> None:
+    predict("05.stops", answer, choices=LOOP)
+    assert told(capsys) == 'You say "other tokens". Now run the next cell.'
+    truth("05.stops", "nothing")
+    assert told(capsys) == 'You said "other tokens", it is "nothing".'
+
+
+def test_a_text_is_shown_beside_the_truth_and_not_judged(capsys) -> None:
+    predict("05.why", "it forgets", text=True)
+    truth("05.why", "nobody moved the end")
+    assert told(capsys).splitlines()[1:] == ["You said: it forgets", "It is: nobody moved the end"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "question", "words"),
+    [
+        (..., {"number": "tokens"}, "write a number, in tokens, in place of the three dots"),
+        (..., {"choices": LOOP}, "2. other tokens"),
+        (..., {"text": True}, "write a sentence"),
+        ("700", {"number": "tokens"}, "A number (tokens) is expected, without quotes, got '700'"),
+        (True, {"number": ""}, "A number is expected"),
+        (float("nan"), {"number": ""}, "A number is expected"),
+        (10**400, {"number": ""}, "A number is expected"),
+        pytest.param(10**5000, {"number": ""}, "a very large int", id="5000 digits"),
+        ("something", {"choices": LOOP}, "One of these is expected, got 'something'"),
+        (0, {"choices": LOOP}, "One of these is expected, got 0"),
+        (True, {"choices": LOOP}, "1. an error"),
+        (4, {"choices": LOOP}, "One of these is expected"),
+        (7, {"text": True}, "A sentence in quotes is expected"),
+        ("  ", {"text": True}, "A sentence in quotes is expected"),
+    ],
+)
+def test_nothing_said_and_wrong_kinds_say_what_to_do_and_keep_nothing(answer, question, words, course, capsys) -> None:
+    predict("05.word", answer, **question)
+    assert words in told(capsys)
+    assert Progress(course).read(PREDICTIONS) == {}
+    truth("05.word", "nothing" if "choices" in question else "why" if "text" in question else 3)
+    out = told(capsys)
+    assert "still waits for a guess" in out and "It is" in out
+
+
+def test_truth_alone_still_shows_itself(capsys) -> None:
+    truth("05.word", 12)
+    assert told(capsys).splitlines()[0] == "It is 12."
+    truth("05.word", "nothing")
+    assert "It is nothing." in told(capsys)
+
+
+def test_the_guess_that_counts_was_made_before_the_truth_was_shown(course, capsys) -> None:
+    for guess in (700, 800):
+        predict("05.read", guess, number="tokens")
+    truth("05.read", 5450)
+    predict("05.read", 5450, number="tokens")
+    assert "stays what it was before you saw the answer: 800 tokens" in told(capsys)
+    entry = Progress(course).read(PREDICTIONS)["05.read"]
+    assert (entry["guess"], entry["truth"]) == (800, 5450)
+    predict("05.read", 2, choices=LOOP)  # the chapter now asks something else: the old guess is no answer to it
+    assert "other tokens" in told(capsys)
+
+
+def test_guesses_are_kept_across_kernels_and_beside_the_exercises(course, capsys) -> None:
+    Progress(course).note("ch05.truncate", hints=2)
+    predict("05.stops", 2, choices=LOOP)
+    predictions._asked.clear()  # another kernel
+    truth("05.stops", "other tokens")
+    assert "right" in told(capsys)
+    Progress(course).note("ch05.truncate", hints=3)
+    assert Progress(course).read(PREDICTIONS)["05.stops"]["truth"] == "other tokens"
+    assert Progress(course).entry("ch05.truncate") == {"hints": 3}
+
+
+def test_a_read_only_folder_says_so_and_goes_on(course, monkeypatch, capsys) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("course.files.tempfile.mkstemp", refuse)
+    predict("05.read", 700, number="tokens")
+    assert "kept only until this notebook is closed" in told(capsys)
+    truth("05.read", 5450)
+    assert "7.8 times as much" in told(capsys)
+    assert "05.read said 700, is 5450" in repr(guesses())
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("tokens_read", {"number": ""}),
+        ("5.read", {"number": ""}),
+        ("05.read", {}),
+        ("05.read", {"number": "", "text": True}),
+        ("05.read", {"choices": ["one"]}),
+        ("05.read", {"choices": ["one", "One."]}),
+        ("05.read", {"choices": [1, 2]}),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(name, question) -> None:
+    with pytest.raises(InvalidOption):
+        predict(name, ..., **question)
+
+
+@pytest.mark.parametrize(
+    ("question", "value"),
+    [({"number": ""}, "many"), ({"choices": LOOP}, "a crash"), ({"choices": LOOP}, 2), ({"text": True}, 3)],
+)
+def test_a_truth_that_is_no_answer_is_refused(question, value) -> None:
+    predict("05.read", ..., **question)
+    with pytest.raises(InvalidOption, match=r"05\.read"):
+        truth("05.read", value)
+
+
+def test_the_figure_of_guesses(capsys) -> None:
+    assert "No guesses yet" in repr(guesses())
+    for i, (guess, value) in enumerate([(1, 10), (10, 10), (15, 10), (0, 10)]):
+        predict(f"05.n{i}", guess, number="steps")
+        truth(f"05.n{i}", value)
+    predict("05.unseen", 3, number="steps")
+    for chapter, guess in (("05", 1), ("06", 3)):
+        predict(f"{chapter}.stops", guess, choices=LOOP)
+        truth(f"{chapter}.stops", "nothing")
+    figure = guesses()
+    words = figure.alt
+    assert "2 of 4 numbers within a factor of 2" in words
+    assert "chapter 05 0 of 1, chapter 06 1 of 1" in words and "unseen" not in words
+    assert words.index("05.n0") < words.index("05.n1") < words.index("05.n3")
+    assert figure.svg.startswith("<svg") and "1 of 1" in figure.svg
+
+
+@pytest.mark.parametrize(
+    ("guess", "value", "expected"),
+    [(2, 8, 0.25), (-8, -2, 4.0), (0, 0, 1.0), (0, 3, 0.0), (3, 0, float("inf")), (-1, 2, 0.0)],
+)
+def test_factors(guess, value, expected) -> None:
+    said = Said("05.n", "number", guess, value)
+    assert factor(said) == expected
+    assert "nan" not in guesses_figure([said]).svg
+
+
+def test_a_build_folds_the_answers_and_nothing_else() -> None:
+    answer = {"cell_type": "code", "source": 'x = 2\ntruth("05.read", x)', "metadata": {}}
+    plain = {
+        "cell_type": "code",
+        "source": "# truth(1)\n%time f()\ntruth_table(2)",
+        "metadata": {"collapsed": True, "jupyter": {"outputs_hidden": True, "source_hidden": True}},
+    }
+    prose = {"cell_type": "markdown", "source": 'truth("05.read", x)', "metadata": {}}
+    for cell in (answer, plain, prose):
+        fold(cell)
+    assert folded(answer) and not folded(plain) and prose["metadata"] == {}
+    assert plain["metadata"] == {"jupyter": {"source_hidden": True}}
+    assert not folded({**answer, "metadata": {"collapsed": True}})
+
+
+# --- the stored notebooks ------------------------------------------------------------------------------------------
+
+
+def source(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def asks(cell: dict[str, Any]) -> bool:
+    return cell["cell_type"] == "markdown" and "**Predict" in source(cell)
+
+
+def names(cell: dict[str, Any], function: str) -> list[str]:
+    calls = called(source(cell), function) if cell["cell_type"] == "code" else []
+    return [call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)]
+
+
+def only_predicts(cell: dict[str, Any]) -> bool:
+    """Whether a cell is one predict call that nobody has answered, and nothing else."""
+    calls = called(source(cell), "predict") if cell["cell_type"] == "code" else []
+    if len(calls) != 1 or len(calls[0].args) != 2 or ast.unparse(calls[0].args[1]) != "...":
+        return False
+    return ast.unparse(ast.parse(source(cell))) == ast.unparse(calls[0])
+
+
+def visible(cell: dict[str, Any]) -> str:
+    """What a reader sees of a cell before running anything: prose, and outputs that are not folded."""
+    if cell["cell_type"] == "markdown":
+        return source(cell)
+    if cell["cell_type"] != "code" or folded(cell):
+        return ""
+    pages = [data for output in cell["outputs"] for kind, data in output.get("data", {}).items() if kind[:5] == "text/"]
+    return "\n".join("".join(page) for page in [o.get("text", "") for o in cell["outputs"]] + pages)
+
+
+def answer_shown(cells: list[dict[str, Any]], answer: dict[str, Any]) -> str:
+    """The number of three digits or more that `answer` gives as the truth, where a cell before it shows it already."""
+    stored = visible({**answer, "metadata": {}})
+    for number in re.findall(r"^It is (\d[\d.]{2,})\b", stored, re.MULTILINE):
+        if any(re.search(rf"(?<![\d.]){re.escape(number)}(?!\d|\.\d)", visible(cell)) for cell in cells):
+            return number
+    return ""
+
+
+def faults(cells: list[dict[str, Any]], chapter: str) -> list[str]:
+    """What is wrong with the predictions of a notebook, a line each."""
+    found = []
+    answered: set[str] = set()
+    for i, cell in enumerate(cells):
+        for name in names(cell, "truth"):
+            answered.add(name)
+            if not folded(cell):
+                found.append(f"cell {i}: the answer of {name} is not folded")
+            if not any(name in names(before, "predict") for before in cells[:i]):
+                found.append(f"cell {i}: the truth of {name}, which no cell above asks for")
+        if names(cell, "predict") and not (i and asks(cells[i - 1])):
+            found.append(f"cell {i}: predict without a question above it")
+        if not asks(cell):
+            continue
+        following = cells[i + 1] if i + 1 < len(cells) else {"cell_type": "none"}
+        if not only_predicts(following):
+            found.append(f"cell {i}: no unanswered predict cell after the question")
+            continue
+        (name,) = names(following, "predict")
+        if not re.fullmatch(rf"{chapter}\.[a-z][a-z0-9_]*", name):
+            found.append(f"cell {i + 1}: {name} is not named after chapter {chapter}")
+        end = next((k for k in range(i + 1, len(cells)) if asks(cells[k])), len(cells))
+        answer = next((k for k in range(i + 2, end) if name in names(cells[k], "truth")), None)
+        if answer is None:
+            found.append(f"cell {i}: no truth of {name} before the next question")
+        elif number := answer_shown(cells[i:answer], cells[answer]):
+            found.append(f"cell {i}: the answer of {name}, {number}, stands above the cell that gives it")
+    return found
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+@pytest.mark.parametrize("path", notebook_paths(), ids=lambda p: p.stem)
+def test_no_stored_notebook_shows_what_it_asks_to_predict(path: Path) -> None:
+    assert faults(cells_of(path), path.name[:2]) == []
+
+
+def test_names_of_predictions_are_unique() -> None:
+    every = [name for path in notebook_paths() for cell in cells_of(path) for name in names(cell, "predict")]
+    assert sorted(every) == sorted(set(every))
+
+
+def md(text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "source": text, "metadata": {}}
+
+
+def code(text: str, out: str = "", fold_it: bool = True) -> dict[str, Any]:
+    outputs = [{"output_type": "display_data", "data": {"text/plain": [out]}}] if out else []
+    cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": outputs}
+    if fold_it:
+        fold(cell)
+    return cell
+
+
+QUESTION = md("How many?\n\n**Predict.** How many tokens does it read?")
+PREDICT = code('predict("05.read", ..., number="tokens")')
+TRUTH = code('read = 5450\ntruth("05.read", read)', "It is 5450 tokens.\n(The cell above waits.)")
+
+
+def test_a_prediction_with_its_answer_folded_is_in_order() -> None:
+    assert faults([QUESTION, PREDICT, md("Now look."), code("x = 1", "8"), TRUTH, md("5450, as you see.")], "05") == []
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ([QUESTION, TRUTH], "no unanswered predict cell"),
+        ([QUESTION], "no unanswered predict cell"),
+        ([QUESTION, code('predict("05.read", 700, number="tokens")'), TRUTH], "no unanswered predict cell"),
+        ([QUESTION, code('x = 2\npredict("05.read", ..., number="tokens")'), TRUTH], "no unanswered predict cell"),
+        ([QUESTION, PREDICT, code('truth("05.read", 2)', fold_it=False)], "is not folded"),
+        ([QUESTION, PREDICT, QUESTION, PREDICT, TRUTH], "no truth of 05.read before the next"),
+        ([QUESTION, PREDICT, code('truth("05.other", 2)')], "no truth of 05.read"),
+        ([PREDICT, TRUTH], "predict without a question"),
+        ([QUESTION, PREDICT, code("count()", "read 5450 tokens"), TRUTH], "5450, stands above"),
+        ([QUESTION, PREDICT, md("It will be 5450."), TRUTH], "5450, stands above"),
+        ([QUESTION, code('predict("06.read", ..., number="")'), code('truth("06.read", 2)')], "not named after"),
+        ([TRUTH], "which no cell above asks for"),
+    ],
+)
+def test_each_fault_of_a_prediction_is_found(cells, words) -> None:
+    assert any(words in fault for fault in faults(cells, "05"))
