@@ -13,6 +13,8 @@ from course.environment import ROOT, VENV
 from course.processes import become
 
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
+MOST_PROCESSES = 4  # each has a model in memory, and a team of threads
+ALONE = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +38,19 @@ def pytest_command(arguments: list[str], root: Path = ROOT) -> list[str]:
     if not any(names_a_file(argument, root) for argument in arguments):
         command += ["tests"]
         command += [f"notebooks/{path.name}" for path in sorted((root / "notebooks").glob("*.ipynb"))]
+        command += side_by_side(arguments)
     return command + arguments
+
+
+def side_by_side(arguments: list[str], cores: int | None = None) -> list[str]:
+    """Options for pytest-xdist: a process per core, at most 4; the tests of a file, the cells of a notebook, stay together.
+
+    None where an option wants one process: `-n`, a debugger, output that is not captured.
+    """
+    processes = min(cores or os.cpu_count() or 1, MOST_PROCESSES)
+    if processes == 1 or any(a in ALONE or a.startswith(("-n", "--numprocesses", "--dist")) for a in arguments):
+        return []
+    return ["-n", str(processes), "--dist", "loadfile"]
 
 
 def names_a_file(argument: str, root: Path = ROOT) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -36,22 +36,36 @@ class PassRunner(Protocol):
 
 @dataclass(slots=True)
 class Work:
-    """One stream's part of a pass: its next `rows` pending tokens, and a draft after the last of them."""
+    """One stream's part of a pass: its next `rows` pending tokens, and a draft after the last of them.
+
+    first : the first of these tokens, as an index into the stream's; the state was read once, when this was planned.
+    """
 
     stream: Stream
+    first: int
     rows: int
     draft: Sequence[int] = ()
+
+    @classmethod
+    def next_of(cls, stream: Stream, most: int) -> Self:
+        """The next pending tokens of a stream, at most so many."""
+        first = stream.cached
+        return cls(stream, first, min(len(stream.tokens) - first, most))
 
     @property
     def tokens(self) -> list[int]:
         """Tokens whose rows the pass computes."""
-        s = self.stream
-        return [*s.tokens[s.cached : s.cached + self.rows], *self.draft]
+        return [*self.stream.tokens[self.first : self.first + self.rows], *self.draft]
 
     @property
     def wanted(self) -> int:
         """Of how many rows, the last ones, the logits are wanted."""
-        return 1 + len(self.draft) if self.rows == self.stream.pending else 0
+        return 1 + len(self.draft) if self.first + self.rows == len(self.stream.tokens) else 0
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the pass has put the rows where they belong: nobody has rewound the state since the planning."""
+        return self.stream.cached == self.first
 
 
 class Scheduler:
@@ -150,6 +164,9 @@ class Scheduler:
         if not stream.owns_state:
             stream.check_end()
             return
+        if not work.in_place:  # another thread has rewound the state meanwhile: these tokens are pending again
+            stream.state.rollback()
+            return
         if not work.wanted:
             stream.state.commit(work.rows)
             return
@@ -188,7 +205,7 @@ class Scheduler:
             decoding = self._rotated(decoding, budget)[:budget]
         works = []
         for others, stream in zip(reversed(range(len(decoding))), decoding, strict=True):
-            works.append(Work(stream, min(stream.pending, budget - others)))  # more than one where rows were lost
+            works.append(Work.next_of(stream, budget - others))  # more than one row where some were lost
             budget -= works[-1].rows
         self._draft(works, budget)
         works = [w for w in works if w.stream.finish is None]
@@ -198,9 +215,10 @@ class Scheduler:
         for stream in prompts:
             if budget < 1:
                 break
-            works.append(Work(stream, min(stream.pending, budget)))
+            works.append(Work.next_of(stream, budget))
             budget -= works[-1].rows
-        return works
+        # Where another thread has gone on from the state since, nothing is pending; and the stream ends with an error.
+        return [w for w in works if w.rows > 0 or not w.stream.check_end()]
 
     def _rotated(self, streams: list[Stream], by: int = 1) -> list[Stream]:
         """The streams, beginning `by` further in each pass, so that a long prompt does not hold up a short one."""
@@ -212,7 +230,7 @@ class Scheduler:
         limit = budget // max(len(works), 1)
         groups: dict[type[Drafter], list[tuple[Work, Drafter]]] = {}
         for w in works:
-            if (drafter := w.stream.drafter) is not None and w.stream.pending == 1:
+            if (drafter := w.stream.drafter) is not None and w.rows == w.wanted == 1:
                 groups.setdefault(type(drafter), []).append((w, drafter))
         for kind, group in groups.items():
             requests: list[tuple[Drafter, Stream, int]] = []

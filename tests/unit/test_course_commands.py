@@ -21,19 +21,30 @@ def tree(tmp_path):
 
 
 def test_everything_is_tested_by_default(tree):
-    command = testing.pytest_command([], tree)
-    assert command[-1] == "tests" and "--nbval-lax" in command
+    command = testing.pytest_command(["-n0"], tree)
+    assert command[-2:] == ["tests", "-n0"] and "--nbval-lax" in command
     (tree / "notebooks").mkdir()
     (tree / "notebooks" / "00_a.ipynb").write_text("{}", encoding="utf-8")
     (tree / "tests" / "nbval_sanitize.cfg").write_text("", encoding="utf-8")
-    command = testing.pytest_command(["-x"], tree)
-    assert command[-3:] == ["tests", "notebooks/00_a.ipynb", "-x"]
+    command = testing.pytest_command(["-s"], tree)
+    assert command[-3:] == ["tests", "notebooks/00_a.ipynb", "-s"]
     assert command[command.index("--nbval-sanitize-with") + 1] == str(tree / "tests" / "nbval_sanitize.cfg")
 
 
 @pytest.mark.parametrize("named", ["tests/test_a.py", "tests/test_a.py::test_a", "tests"])
 def test_named_files_alone_are_tested(tree, named):
     assert testing.pytest_command(["-k", "a", named], tree)[-3:] == ["-k", "a", named]
+
+
+@pytest.mark.parametrize("cores", [2, 3, 64])
+def test_a_process_per_core_but_few(cores):
+    assert testing.side_by_side(["-x"], cores) == ["-n", str(min(cores, 4)), "--dist", "loadfile"]
+
+
+@pytest.mark.parametrize("alone", [["--pdb"], ["-s"], ["-n0"], ["-n", "3"], ["--numprocesses=1"], ["--co", "-q"]])
+def test_one_process_where_an_option_wants_it(alone):
+    assert testing.side_by_side(alone, 2) == []
+    assert testing.side_by_side([], 1) == []
 
 
 def test_tests_and_builds_know_a_folder_that_cannot_be_written(tree, monkeypatch, capsys):

@@ -50,6 +50,37 @@ def test_threads_on_one_state(kind):
             assert len(said) + len(errors) >= 3
 
 
+class RewoundBetween:
+    """An engine in which a state is rewound after the planning of a pass and before its rows are computed."""
+
+    def __init__(self, model, state, at, to):
+        self.model, self.state, self.at, self.to, self.n_tokens, self.passes = model, state, at, to, model.n_tokens, 0
+
+    def forward_rows(self, requests):
+        self.passes += 1
+        if self.passes == self.at:
+            self.state.rewind(self.to)
+        return self.model.forward_rows(requests)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "latent"])
+@pytest.mark.parametrize("at", [2, 9])
+def test_a_rewind_between_planning_and_pass_costs_rows_and_no_token(kind, at):
+    with closing(toy_model(kind)) as model:
+        want = decode(model, start(model, [65, 66, 67], 60, max_tokens=20))
+        stream = start(model, [65, 66, 67], 60, max_tokens=20)
+        engine = RewoundBetween(model, stream.state, at, 0)
+        assert decode(engine, stream) == want
+        assert engine.passes > at
+        same_rows(stream.state, _fresh(model, stream))
+
+
+def _fresh(model, stream):
+    state = model.new_cache(60)
+    model.forward_rows([(state, stream.tokens[: stream.cached], "none")])
+    return state
+
+
 def test_four_threads_of_passes_on_one_state():
     with closing(toy_model("latent")) as model:
         state, tokens = model.new_cache(200), list(range(60, 70))

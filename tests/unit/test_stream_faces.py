@@ -114,7 +114,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("prompt", "error"), WRONG, ids=lambda value: repr(value)[:25])
+@pytest.mark.parametrize(("prompt", "error"), WRONG, ids=lambda value: repr(value).partition(" at 0x")[0][:25])
 def test_prompts_that_are_none(model, prompt, error):
     with pytest.raises(error):
         model.generate(prompt)
