@@ -14,7 +14,9 @@ from course.environment import ROOT, VENV, Status
 from course.processes import become
 
 LEARN = ("course", "model")
-TEST = ("course", "gemma", "model", "style")
+TEST = ("book", "course", "gemma", "model", "style")
+BOOK = ("book", "course", "model")
+GROUPS = {"test": TEST, "book": BOOK}  # all other commands: LEARN
 NEED_GB = 2.0  # free space asked for: the environment takes 0.7 GB, downloads and their copies as much again
 
 USAGE = """\
@@ -35,6 +37,7 @@ The first run sets everything up in the folder .venv (a minute or two); after th
   progress    how far you have come
   reset       put a starter back; a copy of yours is kept
   report      a report as table, JSON and HTML
+  book        the whole course as a static site, to read without Jupyter:  book [--out DIR] [--open]
 
 For teachers (docs/teaching.md):
 
@@ -52,7 +55,7 @@ def main(arguments: list[str]) -> int:
         say(USAGE, end="")
         return 0
     try:
-        groups = TEST if command == "test" else LEARN
+        groups = GROUPS.get(command, LEARN)
         if not environment.inside():
             ensure(groups)
             return run_inside(arguments)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course import lessons
+from course.book.command import add_command as add_book
+from course.book.command import run as build_book
 from course.catalogue import Course, UnknownExercise
 from course.files import FilesError
 from course.generate import generate, stale
@@ -37,6 +39,7 @@ COMMANDS = (
     "grade",
     "generate",
     "build",
+    "book",
 )
 
 
@@ -78,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     building = add("build", "execute and store the notebooks (for those who write chapters)")
     building.add_argument("names", nargs="*", metavar="NAME", help="notebooks, by the beginning of their name (05)")
     building.add_argument("--check", action="store_true", help="execute nothing, only look at what is stored")
+    add_book(add("book", "build the whole course as a static site, to read without Jupyter"))
     return top
 
 
@@ -98,6 +102,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
         "report": _report,
         "generate": _generate,
         "build": _build,
+        "book": build_book,
         "export": teaching.run_export,
         "grade": teaching.run_grade,
     }
