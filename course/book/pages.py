@@ -132,7 +132,7 @@ def term_anchor(term: str) -> str:
 
 def link_terms(text: str, terms: set[str], folder: str = "../docs/", pattern: str = r"\*\*(\w[\w -]*)\*\*") -> str:
     """Let words that are set apart in the text lead to the glossary, where it has them."""
-    pieces = re.split(r"(^```.*?^```$|`[^`\n]+`|^#.*$)", text, flags=re.M | re.S)
+    pieces = re.split(r"(^```.*?^```$|`[^`\n]+`|^#[^\n]*$)", text, flags=re.M | re.S)
 
     def link(match: re.Match[str]) -> str:
         word = match[1].lower()

@@ -25,7 +25,7 @@ def settings() -> dict[str, Any]:
         "exclude_patterns": [],
         "nb_execution_mode": "off",  # the outputs are those that are stored
         "nb_ipywidgets_js": {},  # no widget lives without a kernel, and its scripts would come from a network
-        "nb_code_prompt_show": "Show the {type}",
+        "nb_code_prompt_show": "Guess first. Then show the {type}",
         "nb_code_prompt_hide": "Hide the {type}",
         "myst_enable_extensions": ["amsmath", "deflist", "dollarmath"],
         "myst_heading_anchors": 4,
