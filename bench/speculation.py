@@ -1,8 +1,8 @@
 """python -m bench.speculation: plain and speculative decoding of fixed prompts, in turn.
 
-For every kind of task: speedup of decoding (plain seconds / speculative seconds of the same round, median over prompts,
-with a bootstrap interval over prompts), what it would be by the table of verify costs alone, acceptance, tokens per step,
-and the part of steps that the gate turned off.  Outputs that fall into a loop, and very short ones, are listed apart: a
+For every kind of task, speedup of decoding: plain seconds / speculative seconds of the same round, median over prompts,
+with a bootstrap interval over prompts.  Beside it, what it would be by the table of verify costs alone, acceptance, tokens
+per step, and the part of steps that the gate turned off.  Outputs that fall into a loop, and very short ones, are listed apart: a
 small model that repeats itself would flatter speculation.  Every variant must give the tokens of plain decoding.
 
 Overhead: what a step takes beside its pass, beyond what plain decoding of as many tokens takes beside its passes.
@@ -137,7 +137,7 @@ def measure(model: Model, task: Task, template: ChatTemplate, variants: Sequence
             out = model.generate(ids, max_tokens=MAX_TOKENS, speculative=drafter or False, **task.sampling)
             reference = reference or out
             if out.tokens != reference.tokens:
-                raise AssertionError(f"{task.kind} {task.index}: {variant} gives other tokens than plain decoding")
+                raise AssertionError(f"{task.kind} {task.index}: {variant} gives different tokens than plain decoding")
             if turn:  # the first round warms up
                 seconds[variant].append(out.decode_seconds)
             if drafter is not None:

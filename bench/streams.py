@@ -154,7 +154,7 @@ def measure(model: fucina.Model, counts: Sequence[int], tokens: int, rounds: int
             else:
                 alone, batch = one_after_another(cs), together(model, others)
             if alone[1] != batch[1]:
-                raise ResultsError(f"{n} streams together gave other tokens than one after another")
+                raise ResultsError(f"{n} streams together gave different tokens than one after another")
             samples["after another"].setdefault(str(n), []).append(alone[0])
             samples["together"].setdefault(str(n), []).append(batch[0])
             samples["rows"].setdefault(str(n), []).append(bare_passes(model, cs, repeats))

@@ -1,8 +1,9 @@
 """Execute notebooks and store them, and check that what is stored is fit to show.
 
 `python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs,
-folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr or stored an
-error, when it shows a path of the machine that built it, or when its prose states a time or rate with no command beside it.
+folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr
+or stored an error, or when it shows a path of the machine that built it.  Its prose may state a time or rate only where a
+command stands beside it.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def inside() -> bool:
 
 
 def base_python() -> str:
-    """The interpreter behind the running one: itself, or the one that the active environment was made with."""
+    """The interpreter that the running one was made from: itself, or the one that the active environment was made with."""
     return getattr(sys, "_base_executable", None) or sys.executable
 
 

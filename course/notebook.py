@@ -147,7 +147,7 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
     force = "--save" in words
     names = [word for word in words if not word.startswith("--")]
     if len(names) != 1 or set(words) - set(names) - {"--save"}:
-        return tell("Write one exercise behind %%exercise, like %%exercise ch05.truncate (and --save to overwrite).")
+        return tell("Write one exercise after %%exercise, like %%exercise ch05.truncate (and --save to overwrite).")
     try:
         chapter, exercise = _course.exercise(names[0])
         try:

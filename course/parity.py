@@ -217,7 +217,7 @@ class Parity:
             after = (
                 "The engine itself is unharmed: it gives the same bits as before."
                 if again.tobytes() == self._bits
-                else "The engine gives other bits than before: that is a fault of ours, please report it."
+                else "The engine gives different bits than before: that is a fault of ours, please report it."
             )
             return Row(who), [blame(function, error), after]
 

@@ -89,7 +89,7 @@ class ExerciseSource:
         return "\n\n\n".join(d.text for d in self.definitions)
 
     def mutant(self, wrong: WrongSolution) -> str:
-        """The same part with `wrong` under the name that it replaces; behind the solution, which it may build on."""
+        """The same part with `wrong` under the name that it replaces; after the solution, which it may build on."""
         text = re.sub(rf"^(def|class) {wrong.name}\b", rf"\1 {wrong.replaces}", wrong.text, count=1)
         return f"{self.solution}\n\n\n{text}"
 

@@ -34,7 +34,7 @@ def show_grade(course: Course, grade: Grade, to: TextIO | None = None) -> None:
 
 
 def record(course: Course, grade: Grade, to: TextIO | None = None) -> None:
-    """Keep a grade; where the state folder cannot be written to, say so once a call and go on."""
+    """Keep a grade; where the state folder cannot be written to, say so once per call and go on."""
     chapter, exercise = course.exercise(grade.exercise)
     try:
         Progress(course).record(exercise, grade, ExerciseFiles(course).glance(chapter, exercise))

@@ -176,7 +176,7 @@ class Watcher:
         return True
 
     def next_open(self, after: str) -> str:
-        """The next exercise behind `after` that is not passed, from the start again at the end; '' if all are."""
+        """The next exercise after `after` that is not passed, from the start again at the end; '' if all are."""
         entries = Progress(self.course).read()
         pairs = self.course.all()
         names = [exercise.name for _, exercise in pairs]

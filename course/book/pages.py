@@ -12,8 +12,8 @@ from typing import Any
 from course.book.contract import escape
 from course.book.exercise import anchor, as_text
 from course.catalogue import Course
-from course.files import write_text
 from course.figures.course_map import PARTS
+from course.files import write_text
 
 WELCOME = """# The book of the course
 

@@ -57,9 +57,9 @@ def block_bytes(
     if values is None:
         return Figure(drawing, title, f"{title}: " + "; ".join(told) + f". {total} bytes.")
     bits = 8 * total / values
-    drawing.text(left, y + 12, f"{total} bytes for {values} weights: {bits:g} bits a weight", 12, "start", bold=True)
+    drawing.text(left, y + 12, f"{total} bytes for {values} weights: {bits:g} bits per weight", 12, "start", bold=True)
     return Figure(
         drawing,
         title,
-        f"{title}: " + "; ".join(told) + f". {total} bytes for {values} weights, {bits:g} bits a weight.",
+        f"{title}: " + "; ".join(told) + f". {total} bytes for {values} weights, {bits:g} bits per weight.",
     )

@@ -16,7 +16,7 @@ def prefix_pool(slots: Mapping[str, Tokens], request: Tokens | None = None, titl
     Parameters
     ----------
     slots : mapping of name to tokens
-        One slot a row, in the order of the pool; a slot without tokens is free.  Texts, or ids.
+        One slot per row, in the order of the pool; a slot without tokens is free.  Texts, or ids.
     request : sequence of tokens, optional
         The tokens of a new request.  It takes the slot that shares its longest prefix (the first of equals).  Its last
         token is always run again, even if a slot holds its row: logits are not kept.

@@ -23,9 +23,9 @@ def token_strip(
     tokens : sequence of str or bytes
         Texts of the tokens; spaces are shown as a middle dot.
     probabilities : sequence of float, optional
-        One a token, 0 to 1; the bar's height and the number above it.
+        One per token, 0 to 1; the bar's height and the number above it.
     ids : sequence of int, optional
-        One a token.
+        One per token.
     title : str
     """
     _same_length(tokens, probabilities, ids)
@@ -75,7 +75,7 @@ class _Step:
 def accept_reject(
     steps: Sequence[tuple[Sequence[str | bytes], int, str | bytes]], title: str = "Draft and verify"
 ) -> Figure:
-    """The timeline of a verify loop: one row a step, accepted drafts, rejected drafts, and the token from the model.
+    """The timeline of a verify loop: one row per step, accepted drafts, rejected drafts, and the token from the model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The one grading core behind notebook, terminal, pytest and report."""
+"""The one grading core of notebook, terminal, pytest and report."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Guard(importlib.abc.MetaPathFinder):
         return f"the code reaches for {self.tripped}: {OWN_WORK}" if self.tripped else ""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuse `solutions` and what is in it; every other name is left to the finders behind."""
+        """Refuse `solutions` and what is in it; every other name is left to the finders after it."""
         if self.armed and fullname.partition(".")[0] == "solutions":
             self.refuse(fullname)
 

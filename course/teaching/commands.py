@@ -39,7 +39,7 @@ def add_commands(add: Add) -> None:
         default=[],
         help="a chapter that counts (may be given again); by default all that anybody handed in",
     )
-    grade.add_argument("--csv", metavar="FILE", type=Path, help="write a table, one row a student and exercise")
+    grade.add_argument("--csv", metavar="FILE", type=Path, help="write a table, one row per student and exercise")
     grade.add_argument("--json", metavar="FILE", type=Path, help="write everything as JSON ('-': print it)")
     grade.add_argument("--html", metavar="FILE", type=Path, help="write one HTML page")
     grade.add_argument("--jobs", metavar="N", type=int, default=1, help="submissions at a time (default: 1)")

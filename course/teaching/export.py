@@ -178,7 +178,7 @@ def _introduction(chapter: ChapterSource) -> str:
             (
                 f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer "
                 "into its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The "
-                "cell behind it says what the answer is worth. Run the cells from top to bottom before you hand in."
+                "cell after it says what the answer is worth. Run the cells from top to bottom before you hand in."
             ),
         ]
     )

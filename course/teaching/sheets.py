@@ -37,7 +37,7 @@ def as_json(document: dict[str, Any]) -> str:
 
 
 def as_csv(document: dict[str, Any]) -> str:
-    """One row a student and exercise, with a byte order mark, by which spreadsheets know that it is UTF-8.
+    """One row per student and exercise, with a byte order mark, by which spreadsheets know that it is UTF-8.
 
     A student of whom nothing could be graded has one row without an exercise.  No cell can be taken for a formula.
     """

@@ -104,7 +104,7 @@ def read(name: str, path: Path, course: Course) -> Submission:
             data = entry.read()
             room -= len(data)
             if room < 0:
-                submission.problems.append(f"it holds more than {WHOLE >> 20} MB; what lies behind that was not read")
+                submission.problems.append(f"it holds more than {WHOLE >> 20} MB; what lies beyond that was not read")
                 break
             texts.append((entry, _decoded(data), hashlib.sha256(data).hexdigest()))
         except Exception as error:  # a damaged archive ends in many ways (BadZipFile, zlib.error, struct.error, ...)

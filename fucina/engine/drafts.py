@@ -1,7 +1,7 @@
 """What the engine and its drafters exchange.
 
 A drafter proposes tokens that may come next; the scheduler verifies them in the pass that computes the newest token's
-row anyway.  A draft changes how many tokens a pass commits, never which.
+row anyway.  A draft changes how many tokens are committed by a pass, never which.
 """
 
 from __future__ import annotations

@@ -275,10 +275,13 @@ class Engine:
     def override(self, op: str, function: Callable[..., np.ndarray]) -> Iterator[Self]:
         """Inside the `with`, `function` takes the place of an op; `fucina.ops.override.OVERRIDES` lists them.
 
-        The signatures are: rms_norm(x [n], weight [n], eps),
-        linear(matrix [rows, cols], x [cols]), rope(x [heads, head_dim], cos, sin, pairing),
-        attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale), swiglu(gate, up),
-        geglu(gate, up).  Wrong shapes or values that are not finite come back as a ModelError that names the function.
+        The signatures are:
+
+            rms_norm(x [n], weight [n], eps)        linear(matrix [rows, cols], x [cols])
+            swiglu(gate, up)    geglu(gate, up)     rope(x [heads, head_dim], cos, sin, pairing)
+            attention(q [heads, k_dim], k [kv_heads, n, k_dim], v [kv_heads, n, v_dim], scale)
+
+        Wrong shapes or values that are not finite come back as a ModelError that names the function.
         """
         checks.one_of("op", op, tuple(OVERRIDES))
         with self._passes():

@@ -21,8 +21,8 @@ How the 6-bit numbers share 12 bytes (i runs over 0..3):
 
 Where the q are: Q4_K's byte 32 c + l (c from 0 to 3, l from 0 to 31) has weight l of sub-block 2c in its low half and
 of sub-block 2c + 1 in its high half.  Bit s of Q5_K's fifth-bit byte l belongs to weight l of sub-block s.  Q6_K works
-in halves of 128 weights; within a half, ql has 64 bytes and qh has 32: weight l + 32 k (k from 0 to 3) has its low bits
-in byte l + 32 (k mod 2) of ql (low half of the byte for k < 2) and its upper bits in bits 2k, 2k + 1 of byte l of qh.
+in halves of 128 weights; within a half, ql has 64 bytes and qh has 32.  Weight l + 32 k (k from 0 to 3) has its low bits
+in byte l + 32 (k mod 2) of ql, in its low half for k < 2.  Its upper bits are bits 2k, 2k + 1 of byte l of qh.
 
 The functions here take and give whole rows; checks are in `fucina.gguf.dequantize` and `quantize`.
 """

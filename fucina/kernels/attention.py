@@ -122,9 +122,9 @@ def attend(k: Emitter, shape: Shape) -> None:
     """Whole: a unit is a (kv head, row), and writes its output.  Split, for few rows: a unit is one chunk of a (row, kv
     head) and leaves a partial result, which `combine` adds up in the order that the whole form has.
 
-    Neighbouring rows of one stream are taken together as a tile: each row's own first chunks (of a window that starts in
-    the middle of one), then, with one load of keys and values for all, the chunks that they see from the first
-    position on.
+    Neighbouring rows of one stream are taken together as a tile.  First come each row's own first chunks (of a window
+    that starts in the middle of one).  Then come the chunks that all see from the first position on, with one load of
+    keys and values for all of them.
     """
     heads = shape.heads
     p, size = Pass(k, shape), tile_rows(heads, shape.k_dim)

@@ -72,7 +72,7 @@ class Tile:
 
 
 class Dots:
-    """Integer dot products of one tile, one a row."""
+    """Integer dot products of one tile, one per row."""
 
     def __init__(self, t: Tile, bound: int | None, zero: int) -> None:
         def dot(row: int):

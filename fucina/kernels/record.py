@@ -1,7 +1,7 @@
 """Names of the int64 words that kernels read: one record per stage, one job per pass, tables of its rows and streams.
 
-A kernel is a C function `void(record, job, u0, u1, tid)` of five int64: the address of its stage record, the address
-of the pass's job words, the half-open range of units that it must do, and the number of the thread that runs it.  It
+A kernel is a C function `void(record, job, u0, u1, tid)` of five int64: addresses of its stage record and of the
+pass's job words, the half-open range of units that it must do, and the number of the thread that runs it.  It
 reads everything else from the record and the job.  Float parameters sit in the low four bytes of their word as float32.
 
 `print(fucina.kernels.catalogue.describe())` lists the kernels with their parameters.  What the names mean:
@@ -9,8 +9,8 @@ reads everything else from the record and the job.  Float parameters sit in the 
 - `x`, `out`, … are addresses of float32 rows.  Outputs lie row after row; an input's `x_step` is the distance of its rows
   and `x_head` that of its heads, in numbers, so that a part of a wider tensor can be an input.  `out` never overlaps one.
 - `cols` are columns of the input, `n` output columns, `heads` equal parts of a row.
-- `area` is the word of a stream's entry at which the two words of an area of its state begin (`area_word`): for K/V the
-  address of its first plane and the rows per plane, for recurrent parts the banks to read and to write.
+- `area` is the word of a stream's entry at which the two words of an area of its state begin (`area_word`).  For K/V they
+  are the address of its first plane and the rows per plane, for recurrent parts the banks to read and to write.
 
 Rules: what a unit is.
 

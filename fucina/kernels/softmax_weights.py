@@ -1,9 +1,9 @@
 """What a probability is to the sampler: an integer weight, so that sums are exact in any order.
 
 The best token of a row weighs exactly 2**40, a token `d` below it in logits round(exp(-d / temperature) * 2**40).
-Sums of such integers do not depend on the order of summation, so a sampler that sorts everything (`fucina.sampling.reference`) and
-one that never sorts (`fucina.kernels.draw`) give the same token, and so does any machine: exp is the polynomial below, in plain
-float64 operations.  What the rounding drops is below 2**-41 of the best token's probability, far under the rounding
+Sums of such integers do not depend on the order of summation.  So a sampler that sorts everything
+(`fucina.sampling.reference`) and one that never sorts (`fucina.kernels.draw`) give the same token.  So does any machine:
+exp is the polynomial below, in plain float64 operations.  What the rounding drops is below 2**-41 of the best token's probability, far under the rounding
 of the float32 logits themselves.
 """
 

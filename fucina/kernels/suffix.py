@@ -1,4 +1,4 @@
-"""The suffix automaton behind `fucina.speculative.SamIndex`, compiled.
+"""The suffix automaton of `fucina.speculative.SamIndex`, compiled.
 
 A state stands for a set of end positions in the stream; it is a row of six int32:
 
@@ -109,7 +109,7 @@ def _append_one(states, table, stream, counts, token):
     """Append a token; all buffers have room for it."""
     pos = counts[TOKENS]
     # the match may now be followed from its end: this makes the last token's place the most recent one.  One step
-    # late on purpose: at once, the draft would begin behind the stream's own end.
+    # late on purpose: at once, the draft would begin after the stream's own end.
     if counts[MATCH_LEN] > 0:
         states[counts[MATCH_STATE], SAMPLE] = pos - 1
     # the cursor moves before the stream grows: what it finds has occurred before

@@ -100,7 +100,9 @@ class Ops(Protocol[T]):
         """Store keys and values, then let each row look at its stream's positions up to its own.
 
         slot : index into the family's parts; it must be a `Kv` or a `Latent`.
+
         q [m, heads · k_dim], k [m, kv_heads · k_dim], v [m, kv_heads · v_dim] -> [m, heads · v_dim].
+
         k and v are stored first, each at its row's position, rounded to the dtype of the state.  v is None for a
         `Latent` slot, whose values lie inside its keys.  With k and v None nothing is stored: the rows look at what an
         earlier layer of the same pass stored in that slot.

@@ -76,7 +76,9 @@ def test_outputs_that_answer_a_question_are_folded(book):
         hidden = [c for c in page["cells"] if "hide-output" in c["metadata"].get("tags", []) and c["outputs"]]
         asked = [c for c in notebook["cells"] if c["cell_type"] == "code" and pages.answers(c) and c["outputs"]]
         assert len(hidden) >= len(asked)
-        assert book.texts[f"chapters/{path.stem}.html"].count('<details class="admonition hide below-input') == len(hidden)
+        assert book.texts[f"chapters/{path.stem}.html"].count('<details class="admonition hide below-input') == len(
+            hidden
+        )
 
 
 def code(source, **metadata):

@@ -74,17 +74,21 @@ def site(tmp_path_factory):
         browser.close()
 
 
+def listen(page, heard):
+    """Collect what a page complains about, and what it wants from a network."""
+    page.on("console", lambda m: heard.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: heard.append(str(e)))
+    page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else heard.append(r.url))
+    page.on("requestfailed", lambda r: heard.append(r.url))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_quiet_and_readable(site, scheme):
     folder, names, browser = site
     context = browser.new_context(viewport={"width": 1300, "height": 900}, color_scheme=scheme, offline=True)
     for name in names:
-        heard = []
-        page = context.new_page()
-        page.on("console", lambda m: heard.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: heard.append(str(e)))
-        page.on("request", lambda r: heard.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
-        page.on("requestfailed", lambda r: heard.append(r.url))
+        page, heard = context.new_page(), []
+        listen(page, heard)
         page.goto((folder / name).as_uri())
         seen, faint = page.evaluate(CONTRAST)
         assert heard == [] and faint == {} and seen > 10, name

@@ -86,7 +86,7 @@ def test_words_say_what_the_picture_says() -> None:
     assert "slot 2 is free" in pool and "reuses 3 rows of slot 1 and prefills 2" in pool
     assert "A request of 4 tokens, 0 1 2 3, reuses 3 rows of b and prefills 1" in shown["pool of ids"].alt
     assert shown["pool at rest"].alt == "Pool of KV slots: a holds x \\xff; free is free."
-    assert "5 bits a weight" in shown["block"].alt and "bytes 4 to 19" in shown["block"].alt
+    assert "5 bits per weight" in shown["block"].alt and "bytes 4 to 19" in shown["block"].alt
     assert "\u00b7<the> (50%)" in shown["strip"].alt and "(<0.1%)" in shown["strip"].alt
 
 

@@ -36,7 +36,7 @@ def test_nothing_to_draw() -> None:
 def test_bytes_that_are_no_weights() -> None:
     figure = figures.block_bytes([("magic", 4), ("version", 4)], None, b"GGUF\x03\0\0\0", "Start")
     assert figure.alt == "Start: magic, bytes 0 to 3; version, bytes 4 to 7. 8 bytes."
-    assert "bits a weight" not in figure.svg
+    assert "bits per weight" not in figure.svg
 
 
 def test_layer_names_its_shapes() -> None:

@@ -1,4 +1,4 @@
-"""The recorder: the op vocabulary, run once over symbolic tensors, leaves a schedule of kernel calls behind.
+"""The recorder: the op vocabulary, run once over symbolic tensors, leaves a schedule of kernel calls.
 
 A family's forward is called with a `Recorder` in place of an interpreter.  Nothing is computed: every op adds one or
 more records to the schedule and returns the `Value` that they will write.  What the ops mean says `ops/vocabulary.py`.
