@@ -96,14 +96,15 @@ def test_pages_are_quiet_and_readable(site, scheme):
     context.close()
 
 
-def test_no_page_is_wider_than_a_phone(site):
+@pytest.mark.parametrize("width", [375, 1024])
+def test_no_page_is_wider_than_its_screen(site, width):
     folder, names, browser = site
-    context = browser.new_context(viewport={"width": 375, "height": 800}, offline=True)
+    context = browser.new_context(viewport={"width": width, "height": 800}, offline=True)
     page = context.new_page()
     for name in names:
         page.goto((folder / name).as_uri())
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 375, name
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     context.close()
 
 
