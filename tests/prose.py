@@ -174,11 +174,11 @@ def paragraphs(doc: str) -> list[str]:
 
 
 def without_code(text: str) -> str:
-    """Prose alone: code becomes one word, links and emphasis their words."""
+    """Prose alone: code and names of programs become one word, links and emphasis their words."""
     text = re.sub(r"``[^`]*``|`[^`]*`", "CODE", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"<[^>\n]+>", " ", text)
-    text = re.sub(r"https?://\S+", "CODE", text)
+    text = re.sub(r"https?://\S+|\b\w*(?:[a-z][A-Z]|\w_\w)\w*\b", "CODE", text)
     return " ".join(re.sub(r"\*\*|(?<!\w)[*_]|[*_](?!\w)", "", text).split())
 
 

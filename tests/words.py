@@ -64,8 +64,8 @@ RULES = (
 )
 # Uses of these words that are right wherever they stand.
 RIGHT = re.compile(
-    r"\b(?:leav(?:e|es|ing)|left|hid(?:e|es|den|ing)|idea|reason|meaning|lags?|falls?|proxy) (?:\w+ ){0,8}?behind\b"
-    r"|\bhow many \w+ an? \w+ (?:commits|yields|takes|makes|needs|gives|holds)\b|\btimes a number\b|\ba second (?:time|one)\b"
+    r"\b(?:leav(?:e|es|ing)|left|hid(?:e|es|den|ing)|idea|reason|meaning|lags?|falls?|stays?|proxy) (?:\w+ ){0,8}?behind\b"
+    r"|\bhow many \w+ an? \w+ (?:commits|yields|takes|makes|needs|gives|holds)\b|\ban? \w+ an? \w+ (?:belongs|depends|needs)\b|\btimes a number\b|\ba second (?:time|one)\b"
     r"|\bbehind (?:a|one|the same|its|their) (?:\w+ )?(?:interface|proxy|lock|link|face|firewall)\b",
     re.I,
 )

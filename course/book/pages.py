@@ -60,10 +60,11 @@ def chapter_page(course: Course, notebook: dict[str, Any], terms: set[str]) -> d
             cells.append({"cell_type": "markdown", "metadata": {}, "source": as_text(*chapters[found[1]])})
             continue
         if cell["cell_type"] == "code":
-            calls_predict = re.search(r"^predict\(", source, re.M) is not None
-            hidden = answers(cell) or (asked and not calls_predict)
-            asked = asked and calls_predict
-            cells.append(folded(cell) if hidden else cell)
+            if re.search(r"^predict\(", source, re.M):  # the question itself; what it shows is for a kernel
+                cells.append({**cell, "outputs": []})
+                continue
+            cells.append(folded(cell) if asked or answers(cell) else cell)
+            asked = False
     metadata = {"kernelspec": notebook["metadata"].get("kernelspec", {}), "language_info": {"name": "ipython3"}}
     return {**notebook, "cells": [without_id(cell) for cell in cells], "metadata": metadata, "nbformat_minor": 4}
 
@@ -138,7 +139,7 @@ def link_terms(text: str, terms: set[str], folder: str = "../docs/", pattern: st
         word = match[1].lower()
         term = next((w for w in (word, word[:-1], word[:-2]) if w in terms), None)
         # raw HTML: Sphinx knows no anchors in tables
-        return match[0] if term is None else f'<a href="{folder}glossary.html#{term_anchor(term)}">{match[1]}</a>'
+        return match[0] if term is None else f'<a href="{folder}glossary.html#{term_anchor(term)}">{match[0]}</a>'
 
     return "".join(piece if i % 2 else re.sub(pattern, link, piece) for i, piece in enumerate(pieces))
 

@@ -120,6 +120,7 @@ def test_a_wrong_word_is_found(text):
         "The idea behind it is simple, and it leaves nothing of the kind behind.",
         "It has a row, takes a step, reads a line, passes a token on.",
         "It looks five times a second.",
+        "The part of a file a line belongs to.",
         "Other tokens have other rows.",
         "One more token; two or more.",
         "One token more than before.",
