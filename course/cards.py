@@ -39,8 +39,8 @@ def code_line(text: str) -> str:
     return f"<div><code>{html.escape(text)}</code></div>"
 
 
-def show_card(card: Card) -> None:
-    """Display a card in the notebook; print it where there is none."""
+def show_card(card: Any) -> None:
+    """Display a card or a figure in the notebook; print it where there is none."""
     if shell() is None:
         print(repr(card))
     else:

@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from course.cards import Card, message, show_card
+from course.cards import message, show_card
 from course.catalogue import Course
 from course.figures.guesses import Said, guesses_figure
-from course.figures.svg import Figure
 from course.files import FilesError
 from course.grading import feedback
 from course.progress import PREDICTIONS, Progress
@@ -153,12 +152,12 @@ def truth(name: str, value: Any) -> None:
     return show_card(message(*compare(question, entry["guess"], value), *note))
 
 
-def guesses() -> Figure | Card:
+def guesses() -> None:
     """How the learner's guesses have developed: a figure, for the end of a notebook."""
     try:
         entries = Progress(_course).read(PREDICTIONS)
     except FilesError as error:
-        return message(str(error))
+        return show_card(message(str(error)))
     entries = {**entries, **_said_here}
     seen = [
         Said(name, Question(**_asked_as(entry)).kind, entry["guess"], entry["truth"])
@@ -166,8 +165,9 @@ def guesses() -> Figure | Card:
         if "truth" in entry
     ]
     if not seen:
-        return message("No guesses yet: they appear here once you have answered a `predict` cell and run the next one.")
-    return guesses_figure(seen)
+        words = "No guesses yet: they appear here once you have answered a `predict` cell and run the next one."
+        return show_card(message(words))
+    return show_card(guesses_figure(seen))
 
 
 def compare(question: Question, guess: Any, value: Any) -> list[str]:

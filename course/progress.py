@@ -90,13 +90,22 @@ class Progress:
         """The entry of one exercise; empty where there is none."""
         return self.read().get(name, {})
 
-    def record(self, exercise: ExerciseSource, grade: Grade, part: str | None) -> None:
-        """Keep a grade.  An untouched starter leaves no trace; a pass is never lost to a later attempt."""
+    def record(self, exercise: ExerciseSource, grade: Grade, part: str | None) -> bool:
+        """Keep a grade.  An untouched starter leaves no trace; a pass is never lost to a later attempt.
+
+        Returns
+        -------
+        bool
+            Whether this is the first attempt that is kept, at any exercise.
+        """
         if grade.outcome == NOT_ATTEMPTED:
-            return
+            return False
+        first = False
         now = datetime.now(UTC).isoformat(timespec="seconds")
 
         def update(entries: Entries) -> None:
+            nonlocal first
+            first = not any("checked_at" in entry for entry in entries.values())
             entry = entries.setdefault(exercise.name, {})
             if entry.get("hash") != part_hash(part):
                 entry["attempts"] = entry.get("attempts", 0) + 1
@@ -114,6 +123,7 @@ class Progress:
             entry["checked_at"] = now
 
         self.change(update)
+        return first
 
     def note(self, name: str, **fields: Any) -> None:
         """Keep a fact about one exercise (hints shown, solution seen, what a cell saved)."""

@@ -1,14 +1,23 @@
 """Chapter 00 - Welcome: two warm-up exercises.
 
-Write your code below each docstring, in place of the line that says `your code here`.  Then, in a terminal,
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch00`, or in the notebook with a cell that begins
+with `%%exercise ch00.decode_ceiling`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch00.decode_ceiling`.
 
-    python3 -m course check ch00
+Rules for all exercises:
 
-or in the notebook, in a cell that begins with `%%exercise ch00.decode_ceiling`.  Both are the same file: this one.
-Stuck?  `python3 -m course hint ch00.decode_ceiling`.
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
 import math
+import numpy as np
 
 
 # %% ch00.decode_ceiling - How fast can decoding be? (5 points, easy, section 00.3)

@@ -3,11 +3,23 @@
 You open a model file byte by byte, and write the code that turns its blocks of
 small integers into weights.  Your Q4_1 then runs inside the real model.
 
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch01`, or in the notebook
-with a cell that begins with `%%exercise ch01.read_header`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch01`, or in the notebook with a cell that begins
+with `%%exercise ch01.read_header`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch01.read_header`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
+import math
 import struct
 import numpy as np
 
@@ -194,7 +206,7 @@ def integer_dot(d, m, q, dx, qx):
     raise NotImplementedError("ch01.integer_dot: your code here")
 
 
-# %% ch01.dequantize_q4_k - Bonus: blocks of blocks (20 points, hard, section 01.7)
+# %% ch01.dequantize_q4_k - Blocks of blocks (20 bonus points, hard, section 01.7)
 
 def dequantize_q4_k(raw):
     """Turn Q4_K blocks into weights.

@@ -5,12 +5,24 @@ has to choose one token.  You write that choice here, piece by piece: softmax wi
 temperature, two cuts, one random draw, penalties, and a processor that forbids tokens.
 At the end of the chapter your pieces choose the tokens of a real model.
 
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch04`, or in the notebook
-with a cell that begins with `%%exercise ch04.softmax_temperature`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch04`, or in the notebook with a cell that begins
+with `%%exercise ch04.softmax_temperature`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch04.softmax_temperature`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
 from collections import Counter
+import math
 import numpy as np
 
 

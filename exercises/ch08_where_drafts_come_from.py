@@ -8,11 +8,24 @@ At the end your automaton drafts for a real model.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
-with `%%exercise ch08.match`.
+with `%%exercise ch08.match`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch08.match`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
 from collections import deque
+import math
 from typing import NamedTuple
+import numpy as np
 
 
 class AllStrings:

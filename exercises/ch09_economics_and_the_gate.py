@@ -9,12 +9,24 @@ one token.  A pass of so many rows costs more than 1, and less than its rows.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch09`, or in the notebook with a cell that begins
-with `%%exercise ch09.break_even`.
+with `%%exercise ch09.break_even`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch09.break_even`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
+from collections import deque
 import itertools
 import math
-from collections import deque
+import numpy as np
 
 
 # %% ch09.break_even - When does a verify win? (5 points, easy, section 09.2)

@@ -1,11 +1,4 @@
 """Chapter 00 - Welcome: two warm-up exercises.
-
-Write your code below each docstring, in place of the line that says `your code here`.  Then, in a terminal,
-
-    python3 -m course check ch00
-
-or in the notebook, in a cell that begins with `%%exercise ch00.decode_ceiling`.  Both are the same file: this one.
-Stuck?  `python3 -m course hint ch00.decode_ceiling`.
 """
 
 import math

@@ -2,10 +2,6 @@
 
 You open a model file byte by byte, and write the code that turns its blocks of
 small integers into weights.  Your Q4_1 then runs inside the real model.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch01`, or in the notebook
-with a cell that begins with `%%exercise ch01.read_header`.
 """
 
 import math
@@ -922,7 +918,8 @@ def many_blocks(integer_dot, t):
 
 ex = Exercise(
     "ch01.dequantize_q4_k",
-    title="Bonus: blocks of blocks",
+    title="Blocks of blocks",
+    bonus=True,
     points=20,
     level="hard",
     section="01.7",

@@ -3,10 +3,6 @@
 You write the pieces of a language model one by one: norm, rotation, attention, the
 gated feed-forward, a layer, and the whole forward.  With the weights of a real model,
 your forward then gives the real model's logits.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch03`, or in the notebook
-with a cell that begins with `%%exercise ch03.rms_norm`.
 """
 
 import math

@@ -4,10 +4,6 @@ A model gives a row of logits: one number for each token of its vocabulary.  Som
 has to choose one token.  You write that choice here, piece by piece: softmax with a
 temperature, two cuts, one random draw, penalties, and a processor that forbids tokens.
 At the end of the chapter your pieces choose the tokens of a real model.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch04`, or in the notebook
-with a cell that begins with `%%exercise ch04.softmax_temperature`.
 """
 
 import math

@@ -8,10 +8,6 @@ and the two small formulas that say what it is worth.
 The toy model below has the face of the real one: `forward_rows` takes (cache, tokens,
 want) of several streams and gives logits for each.  So a loop that drives the toy drives
 the real model, too.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch06`, or in the notebook with a cell that begins
-with `%%exercise ch06.lockstep`.
 """
 
 import contextlib

@@ -5,10 +5,6 @@ come from text that the model has seen already.  You write the matcher that find
 brute force, the suffix automaton that finds them in constant time, the drafter around it,
 a drafter that recycles logits, and the rules by which several sources share one decoder.
 At the end your automaton drafts for a real model.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
-with `%%exercise ch08.match`.
 """
 
 from collections import deque

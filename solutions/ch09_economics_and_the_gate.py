@@ -6,10 +6,6 @@ when it would win again.
 
 One unit for all costs: a plain step, that is a pass of one row.  It costs 1 and commits
 one token.  A pass of so many rows costs more than 1, and less than its rows.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch09`, or in the notebook with a cell that begins
-with `%%exercise ch09.break_even`.
 """
 
 import itertools

@@ -13,11 +13,11 @@ import traceback
 import types
 from collections.abc import Iterator
 
+from course.grading.regions import region_at
 from course.grading.state import Anchor
 from course.grading.tools import describe
 from course.source import NOT_PYTHON, ExerciseSource, why_unreadable
 
-MARKER = re.compile(r"^# %% (ch\d\d\.[a-z][a-z0-9_]*)\b")
 WIDEST = 300  # characters of a source line that are shown
 
 
@@ -27,17 +27,6 @@ class Unusable(Exception):
     def __init__(self, message: str, trace: list[str] | None = None) -> None:
         super().__init__(message)
         self.trace = trace or []
-
-
-def region_at(text: str, line: int) -> str:
-    """The exercise whose part of a file holds line `line`, or an empty string."""
-    found = ""
-    for number, content in enumerate(text.splitlines(), start=1):
-        if number > line:
-            break
-        match = MARKER.match(content)
-        found = match[1] if match else found
-    return found
 
 
 def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
@@ -60,29 +49,10 @@ def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
         raise Unusable(f"Python cannot read the file: {reason}{at}.", trace) from None
 
 
-def forbid_solutions(tree: ast.Module) -> None:
-    """An import of the solutions is told at once, with its line."""
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        for name in names:
-            if name.split(".")[0] == "solutions":
-                raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
-
-
-OWN_WORK = "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
-
-
 def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], list[str], list[str]]:
     """Which definitions are written, which are still the starter's, and which are missing, by dotted name."""
     found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    bound = {node.name for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    for node in statements(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        bound |= {target.id for target in targets if isinstance(target, ast.Name)}
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {alias.asname or alias.name for alias in node.names}
+    bound = bound_names(tree)
     written: list[str] = []
     stubs: list[str] = []
     missing: list[str] = []
@@ -136,6 +106,26 @@ def missing_message(tree: ast.Module, missing: list[str], exercise: ExerciseSour
     if near and "." not in missing[0]:
         message += f"; was it renamed to `{near[0]}`? The grader goes by the name"
     return message + f". `python3 -m course reset {exercise.name}` brings the starter back (your file is kept aside)."
+
+
+def defines(text: str, name: str) -> bool:
+    """Whether a file binds a name at its top level, if only after it is used, or deletes it."""
+    try:
+        tree = ast.parse(text)
+    except NOT_PYTHON:
+        return False
+    return name in bound_names(tree)
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """What the statements of a file bind when it runs."""
+    bound = {node.name for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in statements(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        bound |= {n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)}
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name for alias in node.names}
+    return bound
 
 
 def unused_arguments(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
