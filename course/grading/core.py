@@ -26,10 +26,10 @@ from course.grading.barred import barred, use_of_barred
 from course.grading.guard import Guard
 from course.grading.learner import Unusable
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, CheckResult, Grade, judge
-from course.grading.tools import Failed, LearnerError, Tools, describe, show
+from course.grading.tools import Failed, LearnerError, Tools, describe, other_kind, show
 from course.parser import check_code
 from course.rules import unknown_name
-from course.source import ChapterSource, ExerciseSource, digest
+from course.source import NOT_PYTHON, ChapterSource, ExerciseSource, digest
 
 EXAMPLE = "the example of the contract"
 LONGEST = 2000  # characters of a message
@@ -116,6 +116,8 @@ class ChapterChecks:
         if missing:
             raise Unusable(learner.missing_message(tree, missing, exercise))
         if not written:
+            if hidden := learner.hidden_by_stub(tree, exercise):
+                raise Unusable(hidden)
             grade.outcome = NOT_ATTEMPTED
             return
         with warnings.catch_warnings(record=True) as caught:
@@ -126,6 +128,7 @@ class ChapterChecks:
             own = [w for w in caught if w.filename == path]
             grade.notes += [f"line {w.lineno} warns: {show(str(w.message))[1:-1]}" for w in own[:1]]
             grade.notes += [f"`{name}` is still to be written." for name in stubs]
+            grade.notes += learner.leftover_raises(tree, exercise)
             grade.notes += learner.unused_arguments(tree, exercise)
 
     def _name_misconception(self, grade: Grade, exercise: ExerciseSource) -> None:
@@ -232,8 +235,10 @@ def run_examples(examples: list[tuple[str, doctest.Example]], module: types.Modu
         else:
             got = "" if value is None else show(plain(value), LONGEST)
         if got != want and not _agrees(plain(value), want):
-            missing = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
-            tools.fail(f"gives {got or None}, the contract says {want or None}{missing}")
+            remark = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
+            with contextlib.suppress(*NOT_PYTHON):  # what the contract shows need not be a literal
+                remark = remark or other_kind(value, ast.literal_eval(want))
+            tools.fail(f"gives {got or None}, the contract says {want or None}{remark}")
 
 
 def plain(value: Any) -> Any:

@@ -131,14 +131,44 @@ def bound_names(tree: ast.Module) -> set[str]:
 def unused_arguments(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
     """Arguments that a learner's function never reads: a sign of an answer typed in for one case."""
     notes = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any(d.name == node.name for d in exercise.written):
+    for node in _own_functions(tree, exercise):
+        if node in tree.body and not is_stub(node):  # a method may have to take what others use
             used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
             unused = [a.arg for a in node.args.args if a.arg not in used and a.arg != "self"]
             if unused:
                 plural = "s" if len(unused) > 1 else ""
                 notes.append(f"`{node.name}` never uses its argument{plural} {', '.join(unused)}.")
     return notes
+
+
+def leftover_raises(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
+    """The starter's own `raise` lines in functions that hold more than that."""
+    notes = []
+    for node in _own_functions(tree, exercise):
+        lines = [n.lineno for n in ast.walk(node) if isinstance(n, ast.Raise) and "your code here" in ast.unparse(n)]
+        if lines and not is_stub(node):
+            notes.append(f"line {lines[0]} is still the starter's `raise NotImplementedError(...)`: delete it.")
+    return notes
+
+
+def hidden_by_stub(tree: ast.Module, exercise: ExerciseSource) -> str:
+    """What to tell where a definition is written, and the starter's stub of the same name follows it."""
+    for definition in exercise.written:
+        same = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name == definition.name]
+        if len(same) > 1 and isinstance(same[-1], ast.FunctionDef) and not is_stub(same[0]):
+            return (
+                f"the starter of `{definition.name}` (line {same[-1].lineno}) follows what you wrote (line "
+                f"{same[0].lineno}), and the last definition counts: delete the starter."
+            )
+    return ""
+
+
+def _own_functions(tree: ast.Module, exercise: ExerciseSource) -> list[ast.FunctionDef]:
+    """The functions that answer an exercise, methods included; of two with one name the last."""
+    mine = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    nodes = [mine[d.name] for d in exercise.written if d.name in mine]
+    methods = [m for n in nodes if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)]
+    return [*(n for n in nodes if isinstance(n, ast.FunctionDef)), *methods]
 
 
 def run_module(tree: ast.Module, text: str, path: str, name: str) -> types.ModuleType:

@@ -127,7 +127,7 @@ class Tools:
                 at = np.unravel_index(differ[0], want.shape)
                 self.fail(f"{what}{_at(at)} is {show(got[at])}, expected {show(want[at])}")
         elif isinstance(got, np.ndarray) or not _same(got, want):
-            self.fail(f"{what} is {show(got)}, expected {show(want)}{_other_kind(got, want)}")
+            self.fail(f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}")
 
     def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
         """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
@@ -201,7 +201,7 @@ def _elements_equal(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return same
 
 
-def _other_kind(got: Any, want: Any) -> str:
+def other_kind(got: Any, want: Any) -> str:
     """A remark for the right values in a tuple, list or array of the wrong kind."""
     try:
         if not _same(_listed(got), _listed(want)):
