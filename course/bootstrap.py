@@ -95,11 +95,6 @@ def dispatch(command: str, rest: list[str]) -> int:
     return platform.main([command, *rest])
 
 
-def public_commands() -> list[str]:
-    """The commands that the usage names: those for learners and teachers."""
-    return [line.split()[0] for line in USAGE.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
-
-
 def run_inside(arguments: list[str]) -> int:
     """Start the course again with the environment's Python."""
     command = [str(environment.venv_python()), str(ROOT / "course"), *arguments]

@@ -17,7 +17,6 @@ from pathlib import Path
 from course import lessons
 from course.book.command import add_command as add_book
 from course.book.command import run as build_book
-from course.bootstrap import public_commands
 from course.catalogue import Course, UnknownExercise
 from course.files import FilesError
 from course.generate import generate, stale
@@ -44,6 +43,7 @@ COMMANDS = (
     "build",
     "book",
 )
+MAKING = ("generate", "build")  # for those who write exercises and chapters
 
 
 def parser() -> argparse.ArgumentParser:
@@ -125,7 +125,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
 
 
 def _unknown_command(name: str) -> int:
-    public = public_commands()
+    public = ["start", "test", *(command for command in COMMANDS if command not in MAKING)]
     near = difflib.get_close_matches(name, [*public, *COMMANDS], 1, 0.5)
     meant = f" Did you mean `{near[0]}`?" if near else ""
     say(*prose(f"There is no command {name!r}.{meant} There are: {', '.join(public)}."), to=sys.stderr)
