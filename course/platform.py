@@ -73,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
     progress.add_argument("--json", action="store_true", help="print the progress file's entries as JSON")
     reset = add("reset", "bring starters back; your file is kept aside first")
     reset.add_argument("names", nargs="+", metavar="NAME", help=names)
-    reset.add_argument("--progress", action="store_true", help="forget that they were passed, too")
+    reset.add_argument(
+        "--progress", action="store_true", help="forget that they were passed, too, and the guesses of a chapter"
+    )
     report = add("report", "grade everything and write a table, JSON or one HTML page")
     report.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON ('-': print it)")
     report.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
@@ -208,7 +210,8 @@ def _reset(course: Course, arguments: argparse.Namespace) -> int:
         say(*prose(f"{name}: {kept}"))
     if arguments.progress:
         names = [exercise.name for _, exercise in course.find(arguments.names)]
-        kept_progress = Progress(course).forget(names)
+        whole = [c.chapter[2:] for c in course.chapters() if {e.name for e in c.exercises} <= set(names)]
+        kept_progress = Progress(course).forget(names, whole)
         say("progress forgotten" + (f"; the old file is kept as {kept_progress}" if kept_progress else ""))
     return 0
 

@@ -66,7 +66,7 @@ class Progress:
                 path.replace(path.with_suffix(f".damaged-{time.strftime('%Y%m%d-%H%M%S')}.json"))
             return None
 
-    def change(self, update: Callable[[Entries], None], section: str = EXERCISES) -> None:
+    def change(self, update: Callable[[Entries], object], section: str = EXERCISES) -> None:
         """Apply `update` to the entries of a section under the lock, and write them.
 
         Raises
@@ -129,8 +129,8 @@ class Progress:
         """Keep a fact about one exercise (hints shown, solution seen, what a cell saved)."""
         self.change(lambda entries: entries.setdefault(name, {}).update(fields))
 
-    def forget(self, names: list[str]) -> Path | None:
-        """Drop entries; the file as it was is kept beside it."""
+    def forget(self, names: list[str], chapters: list[str] | None = None) -> Path | None:
+        """Drop the entries of exercises, and all predictions of `chapters` ("05"); the file as it was is kept aside."""
         kept = None
         if self.path.exists():
             kept = self.path.parent / "backups" / f"progress.{time.strftime('%Y%m%d-%H%M%S')}.json"
@@ -141,6 +141,8 @@ class Progress:
                 entries.pop(name, None)
 
         self.change(drop)
+        if chapters:
+            self.change(lambda said: [said.pop(name) for name in list(said) if name[:2] in chapters], PREDICTIONS)
         return kept
 
 
