@@ -69,7 +69,7 @@ def listing(course: Course) -> list[str]:
     for chapter in course.chapters():
         number = chapter.chapter.removeprefix("ch")
         long = f"  ({in_words(minutes[number])})" if number in minutes else ""
-        rows += [f"{chapter.chapter}  {chapter.title}{long}", *unreadable(files, chapter)]
+        rows += [*prose(f"{chapter.chapter}  {chapter.title}{long}", "", " " * 6), *unreadable(files, chapter)]
         for exercise in chapter.exercises:
             state = standing(entries.get(exercise.name, {}), exercise, files.glance(chapter, exercise))
             remark = f"   {REMARKS[state]}" if state in REMARKS else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 import textwrap
 from pathlib import Path
@@ -25,6 +26,8 @@ from course.rules import ALONE, IMPORTS, RULES, TYPES, UNCHANGED
 from course.score import tally, worth
 from course.source import ROOT
 from course.standings import standings
+from course.teaching.cohort import grade_folder
+from course.teaching.sheets import as_csv, page
 from tests.unit.course_kit import REAL, Desk, make_course
 
 CEILING, NEXT = "ch00.decode_ceiling", "ch00.next_token"
@@ -227,6 +230,19 @@ def test_a_bonus_is_earned_on_top(course: Course, capsys) -> None:
     assert f"{total} of {total - 20} points (20 bonus)" in told(capsys.readouterr().out)
 
 
+def test_a_class_counts_a_bonus_on_top(course: Course, tmp_path: Path) -> None:
+    chapter = course.exercise("ch01.dequantize_q4_k")[0]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ada.py").write_text(chapter.solved(), encoding="utf-8")
+    document = grade_folder(course, tmp_path / "in", ["ch01"])
+    (entry,) = document["submissions"]
+    assert (entry["score"], entry["bonus"], entry["points"]) == (70, 20, 50)
+    assert "70 of 50 points, 20 of them bonus" in page(document)
+    header, *rows = csv.reader(as_csv(document).removeprefix("\ufeff").splitlines())
+    column = header.index("bonus")
+    assert [row[2] for row in rows if row[column] == "yes"] == ["ch01.dequantize_q4_k"]
+
+
 def test_what_comes_next_is_a_bonus_only_at_the_very_end(course: Course, monkeypatch) -> None:
     for chapter, exercise in course.all():
         if not exercise.bonus:
@@ -373,7 +389,7 @@ def test_words_can_be_read_on_light_and_on_dark() -> None:
         assert f"background:{ground};color:#fff" in feedback.badge(outcome)
         assert contrast("#fff", ground) >= 4.5
     light, dark = STYLE.split("@media(prefers-color-scheme:dark)")
-    for page, ground in ((light, "#fff"), (dark, "#181818")):
-        words = re.findall(r"(?<![a-z-])color:(#[0-9a-f]+)", page)
+    for sheet, ground in ((light, "#fff"), (dark, "#181818")):
+        words = re.findall(r"(?<![a-z-])color:(#[0-9a-f]+)", sheet)
         assert len(words) >= 4 and all(contrast(word, ground) >= 4.5 for word in words)
     assert "color-scheme:light dark" in light  # the browser's own meters follow
