@@ -18,7 +18,7 @@ RULE = "150 words and two cells per minute, and one minute per point of the exer
 
 # (title, number of the first chapter) of each part; a part ends where the next one begins.
 PARTS = (
-    ("Start", 0),
+    ("0 Start", 0),
     ("I The machine", 1),
     ("II Inference tricks", 5),
     ("III Memory, learning", 16),

@@ -12,7 +12,7 @@ from course.prose import wrapped
 
 MARKS = {"passed": "[ok]", "failed": "[no]", "not run": "[  ]"}
 SYMBOLS = {"passed": "\u2713", "failed": "\u2717", "not run": "\u00b7"}
-# Behind white letters, so that they can be read on light and dark pages alike; apart for every eye (Okabe and Ito).
+# The ground of white letters, so that they can be read on light and dark pages alike; apart for every eye (Okabe and Ito).
 COLOURS = {PASSED: "#0072b2", NOT_YET: "#b04a00", NOT_ATTEMPTED: "#5f5f5f"}
 WIDTH = 112  # columns of the plain text in a notebook
 STUB_LINE = "The starter is untouched. Write your code in place of the line that says `your code here`."
