@@ -23,9 +23,11 @@ class Card:
         return "\n".join(self.lines)
 
 
-def message(*lines: str) -> Card:
-    """A card of prose, a line each; `code` in it is set as code."""
+def message(*lines: str, edge: str = "") -> Card:
+    """A card of prose, a line each; `code` in it is set as code.  `edge` is the colour of a line at its left, if any."""
     page = "".join(f"<div>{feedback.rich(line)}</div>" for line in lines)
+    if edge:
+        page = f'<div style="border-left:4px solid {edge};padding:2px 0 2px 12px;margin:4px 0">{page}</div>'
     return Card(page, [feedback.ascii_only(line) for line in lines])
 
 

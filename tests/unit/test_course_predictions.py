@@ -15,6 +15,7 @@ from course.catalogue import Course
 from course.figures.guesses import Said, factor, guesses_figure
 from course.notebook import guesses, predict, truth
 from course.progress import PREDICTIONS, Progress
+from course.quantities import with_unit
 from course.questions import faults, fold, folded, names
 from fucina.errors import InvalidOption
 
@@ -67,7 +68,14 @@ def test_numbers_are_compared_in_plain_words(guess, value, line, capsys) -> None
     ],
 )
 def test_one_is_no_plural(unit: str, one: str) -> None:
-    assert predictions.with_unit(1, unit) == one
+    assert with_unit(1, unit) == one
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12345.67, "12346"), (0.123456, "0.1235"), (2e20, "2e+20"), (-5450.0, "-5450"), (1.5, "1.5")]
+)
+def test_numbers_are_written_short(value: float, text: str) -> None:
+    assert with_unit(value, "") == text
 
 
 @pytest.mark.parametrize("answer", ["other tokens", "Other  tokens.", 2, "2", " OTHER TOKENS "])
