@@ -25,12 +25,24 @@ from course.grading.learner import Unusable, parse, run_module
 from course.grading.outcome import Grade
 from course.predictions import guesses, predict, truth
 from course.progress import Progress, part_hash
+from course.race.cells import race, race_figure
 from course.rules import RULES, known_in_the_notebook, unknown_name
 from course.source import SourceError
 from course.standings import standings
 from course.terminal import next_line
 
-__all__ = ["check", "guesses", "hint", "mine", "predict", "progress", "solution", "truth"]
+__all__ = [
+    "check",
+    "guesses",
+    "hint",
+    "mine",
+    "predict",
+    "progress",
+    "race",
+    "race_figure",
+    "solution",
+    "truth",
+]
 
 _course = Course()
 PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, Unusable, ValueError)

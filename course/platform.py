@@ -1,4 +1,4 @@
-"""The commands: check, hint, solution, list, watch, progress, reset, report; export and grade for teachers; generate
+"""The commands: check, hint, solution, list, watch, progress, reset, report; engine and race; export and grade for teachers; generate
 and build for those who write chapters.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
@@ -22,6 +22,7 @@ from course.files import FilesError
 from course.generate import generate, stale
 from course.grading import GradingFault, feedback, grade
 from course.progress import Progress
+from course.race import commands as racing
 from course.score import tally, worth
 from course.source import SourceError
 from course.teaching import commands as teaching
@@ -37,6 +38,8 @@ COMMANDS = (
     "progress",
     "reset",
     "report",
+    "engine",
+    "race",
     "export",
     "grade",
     "generate",
@@ -79,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     report = add("report", "grade everything and write a table, JSON or one HTML page")
     report.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON ('-': print it)")
     report.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
+    racing.add_commands(add)
     teaching.add_commands(add)
     making = add("generate", "make exercises/ from solutions/ (for those who write exercises)")
     making.add_argument("--check", action="store_true", help="write nothing, only compare with the manifest")
@@ -110,6 +114,8 @@ def main(argv: list[str], course: Course | None = None) -> int:
         "generate": _generate,
         "build": _build,
         "book": build_book,
+        "engine": racing.run_engine,
+        "race": racing.run_race,
         "export": teaching.run_export,
         "grade": teaching.run_grade,
     }
