@@ -133,7 +133,6 @@ class _Assembler:
 
     def __init__(self, course: Course, decided: dict[str, tuple[str, str]]) -> None:
         self.course, self.decided = course, dict(decided)
-        self.provided = PROVIDED | {name for names in PIECES.values() for name in names}
         self.imports: dict[str, str] = {}
         self.taken: dict[str, str] = {}  # name -> text of the statement that binds it
         self.blocks: list[tuple[str, str]] = []  # (exercise or "", text)
@@ -186,7 +185,7 @@ class _Assembler:
     def _given(self, chapter: str, name: str) -> None:
         """A definition that the chapter gives to everybody."""
         (source,) = [c for c in self.course.chapters() if c.chapter == chapter]
-        linked = self._file(source, OURS).link((name,), self.provided - {name}, "")
+        linked = self._file(source, OURS).link((name,), PROVIDED, "")
         self.imports.update(linked.imports)
         self._put("", "\n\n\n".join(s.text for s in linked.statements))
 
@@ -195,7 +194,7 @@ class _Assembler:
         who, reason = self.decided[name]
         for attempt in dict.fromkeys((who, OURS)):
             try:
-                linked = self._file(chapter, attempt).link(PIECES[name], self.provided, name)
+                linked = self._file(chapter, attempt).link(PIECES[name], PROVIDED, name)
                 kept = self._fit(linked, name)
             except CannotLink as error:
                 if attempt == OURS:
@@ -223,11 +222,9 @@ class _Assembler:
                 raise CannotLink(f"its import of `{bound}` means something else in another piece")
         wanted = set(PIECES[exercise])
         new = [s for s in linked.statements if not all(self.taken.get(n) == s.text for n in s.binds) or not s.binds]
-        clashes = {n for s in new for n in s.binds - wanted if n in self.taken or n in self.imports}
+        clashes = {n for s in new for n in s.binds - wanted if n in self.taken or n in self.imports or n in PROVIDED}
         for name in sorted(clashes):
             fresh = f"{name}_{exercise.replace('.', '_')}"
-            if name in self.provided:
-                raise CannotLink(f"the name `{name}` belongs to another piece; rename yours")
             new = [renamed(s, name, fresh) if name in s.uses | s.binds else s for s in new]
         for statement in new:
             self.taken.update(dict.fromkeys(statement.binds, statement.text))
@@ -238,7 +235,8 @@ class _Assembler:
         pieces = {name: Piece(name, *self.decided[name]) for name in PIECES}
         rows = [f"    {name:<26} {p.who}{', ' + p.reason if p.reason else ''}" for name, p in pieces.items()]
         yours = sum(p.who == YOURS for p in pieces.values())
-        who = f"{yours} of its {len(pieces)} pieces are yours, from the exercises of the course; the others are ours."
+        rest = " The others are ours, until yours pass." if yours < len(pieces) else ""
+        who = f"{yours} of its {len(pieces)} pieces are yours, from the exercises of the course.{rest}"
         straight = sorted(text for text in set(self.imports.values()) if text.startswith("import numpy"))
         standard = sorted(set(self.imports.values()) - set(straight), key=lambda t: (t.startswith("from"), t))
         head = HEAD.format(who=who, table="\n".join(rows)) + "\n" + "\n".join([*standard, "", *straight])

@@ -11,7 +11,7 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from course.grading.learner import MARKER, statements
@@ -83,8 +83,11 @@ class SourceFile:
         whole = "\n".join(self.lines[above : node.end_lineno])
         return Statement(whole, first, part, binds, frozenset(_changed(node)), uses)
 
-    def link(self, wanted: tuple[str, ...], provided: set[str], exercise: str) -> Linked:
-        """The definitions `wanted` and what they need; names of `provided` are there already.
+    def link(self, wanted: tuple[str, ...], provided: Mapping[str, str], exercise: str) -> Linked:
+        """The definitions `wanted` and what they need.
+
+        `provided` are names that are there already, with the part of a file that they come from: the same name in
+        another part means something else, and comes along.
 
         Raises
         ------
@@ -95,10 +98,12 @@ class SourceFile:
         chosen: dict[int, Statement] = {}
         while todo:
             name = todo.pop()
-            if name in seen or (name in provided and name not in wanted):
+            if name in seen:
                 continue
             seen.add(name)
             own = [s for s in self.statements if name in s.binds]
+            if name in provided and name not in wanted and all(s.part == provided[name] for s in own):
+                continue
             if name in wanted and any(s.part == exercise for s in own):
                 own = [s for s in own if s.part == exercise]
             if not own:

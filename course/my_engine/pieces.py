@@ -43,11 +43,16 @@ PIECES: dict[str, tuple[str, ...]] = {
 }
 """Exercise -> the definitions that the engine takes from it.  What these need beside them comes along."""
 
-PROVIDED = {"InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "Step", "greedy"}
-"""What chapters give their learners and the frame gives to all: a piece may use it."""
+GIVEN = dict.fromkeys(("InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "greedy"), "") | {
+    "Step": "ch07.stats"
+}
+"""What chapters give their learners and the frame gives to all -> the exercise whose part holds it, "" for a file's top."""
+
+PROVIDED = GIVEN | {name: exercise for exercise, names in PIECES.items() for name in names}
+"""Name -> the same: what a piece need not bring along."""
 
 READING = ("ch01.read_header", "ch01.dequantize_q8_0", "ch01.dequantize_q4_1", "ch01.dequantize_q4_k")
-FORWARD = (*(name for name in PIECES if name.startswith("ch03.")), "ch05.truncate")
+FORWARD = tuple(name for name in PIECES if name.startswith("ch03."))
 VERIFY = ("ch07.verify", "ch09.interpolate", "ch09.ewma", "ch07.stats")
 INDEX = ("ch08.append", "ch08.draft")
 
@@ -69,5 +74,7 @@ AT_WORK: dict[str, tuple[str, ...]] = {
 
 def at_work(how: str, forward: str) -> tuple[str, ...]:
     """The pieces that a run in one of the ways of AT_WORK uses; `forward` is "numpy" or "fucina"."""
-    beside = (*READING, *FORWARD) if forward == "numpy" else ()
+    beside: tuple[str, ...] = ()
+    if forward == "numpy":  # the loop alone never goes back; a verify step does
+        beside = (*READING, *FORWARD, *(("ch05.truncate",) if how not in ("reread", "cache") else ()))
     return tuple(dict.fromkeys((*beside, *AT_WORK[how])))
