@@ -5,7 +5,7 @@ from __future__ import annotations
 from course.figures.svg import BLUE, GREEN, ORANGE, Drawing, Figure, columns
 from course.race.report import Race, Row
 
-WIDE, BAR, GAP = 300, 20, 26
+WIDE, BAR, GAP = 150, 20, 26
 COLOURS = {"yours": BLUE, "ours": ORANGE, "llama.cpp": GREEN}
 TITLE = "The race: tokens per second"
 
@@ -22,7 +22,7 @@ def race_figure(result: Race) -> Figure:
     names = list(dict.fromkeys(row.entry.who for row in rows))
     fastest = max((row.rate.median for row in rows if row.rate), default=1.0)
     label = 7.2 * max(columns(name) for name in names) + 24
-    panel = WIDE + 78
+    panel = WIDE + 66
     drawing = Drawing(label + panel * len(texts), 66 + GAP * len(names) + 8)
     drawing.text(10, 21, TITLE, 14, "start", bold=True)
     for i, name in enumerate(names):

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-_PASSAGE = (
-    "The violin is tuned in fifths: the lowest string to G, then D, A and E. The player changes the pitch by pressing a "
-    "string against the fingerboard."
-)
+_PASSAGE = "Bees find their way by the sun. A forager that has found clover returns to the hive and dances on the comb."
 TEXTS: dict[str, str] = {
     "prose": "The lighthouse keeper woke before dawn, and",
-    "copying": f"{_PASSAGE}\n\n{_PASSAGE}\n\nThe violin is",
+    "copying": f"{_PASSAGE}\n\n{_PASSAGE}\n\nBees find",
     "code": (
         "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n"
-        "        self.items.append(item)\n\n    def pop(self):\n        return self.items.pop()\n\n\n"
-        "class Queue:\n    def __init__(self):\n"
+        "        self.items.append(item)\n\n    def pop(self):\n        return self.items.pop()\n\n\nclass Queue:\n    def"
     ),
 }
 """Name -> a text to go on with: one that says something new, one that repeats itself, and code, which does both."""
@@ -94,11 +90,11 @@ class Plan:
         return self.numpy_rounds if entry.forward == NUMPY else self.rounds if entry.timed else 1
 
     def tokens_of(self, entry: Entry) -> int:
-        """How many tokens it decodes; without a cache a quarter will do."""
+        """How many tokens it decodes; without a cache an eighth will do."""
         if entry.forward == NUMPY:
             return self.numpy_tokens
-        return max(self.tokens // 4, 2) if entry.how == "reread" else self.tokens
+        return max(self.tokens // 8, 2) if entry.how == "reread" else self.tokens
 
 
-QUICK = Plan(rounds=2, tokens=32, numpy_rounds=1, numpy_tokens=8)
+QUICK = Plan(rounds=2, tokens=24, numpy_rounds=1, numpy_tokens=8)
 FULL = Plan()

@@ -14,6 +14,7 @@ from course.race.plan import NUMPY, Entry, Plan
 from fucina.measure.results import Spread, rounded
 
 HEADER = ("text", "who", "yours", "tokens/s", "passes", "accepted", "tokens")
+SAVED = ("text", "piece", "against", "passes saved", "seconds saved")
 
 
 @dataclass(slots=True)
@@ -152,8 +153,8 @@ class Race:
         out += _table(HEADER, [row.cells() for row in self.rows if row.entry.timed])
         proofs = [(r.entry.who, r.share, r.failure or r.equal) for r in self.rows if not r.entry.timed]
         out += ["", *_table(("tokens of", "yours", "tokens"), proofs)]
-        out += ["", "What each of them saves, for 100 tokens, against the one before:"]
-        out += _table(("text", "piece", "passes", "seconds"), [_saved(entry) for entry in self.bought()])
+        out += ["", "What each piece saves, for 100 tokens:"]
+        out += _table(SAVED, [_saved(entry) for entry in self.bought()])
         out += ["", *self._remarks()]
         return [line.encode("ascii", "backslashreplace").decode("ascii") for line in out]
 
@@ -181,15 +182,16 @@ class Race:
             f"<div><b>{say(self.assembly.summary)}</b></div>",
             _page(HEADER, [row.cells() for row in self.rows if row.entry.timed]),
             _page(("tokens of", "yours", "tokens"), proofs),
-            "<div>What each of them saves, for 100 tokens, against the one before:</div>",
-            _page(("text", "piece", "passes", "seconds"), [_saved(entry) for entry in self.bought()]),
+            "<div>What each piece saves, for 100 tokens:</div>",
+            _page(SAVED, [_saved(entry) for entry in self.bought()]),
             *(f"<div>{say(remark)}</div>" for remark in [self._measured(), *self._remarks()]),
         ]
         return {"text/html": "".join(page), "text/plain": repr(self)}
 
 
 def _saved(entry: dict[str, Any]) -> tuple[str, ...]:
-    return (entry["text"], entry["piece"], f"{entry['passes_saved']:.0f}", f"{entry['seconds_saved']:+.2f}")
+    saved = f"{entry['passes_saved']:+.0f}", f"{entry['seconds_saved']:+.2f}"
+    return (entry["text"], entry["piece"], entry["against"], *saved)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from course.source import ROOT
 from fucina.errors import WorkerFailed
 from fucina.measure.duel import Side, Worker
+from fucina.ops.native.cores import default_threads
 
 LIMITS = {"cpu_seconds": 120.0, "wall_seconds": 240.0, "memory_mb": 3072}
 """Of one run of the learner's code."""
@@ -37,7 +38,11 @@ class RaceSide(Side):
     def environment(self, **extra: str) -> dict[str, str]:
         """As of other sides, and the checkout on its path."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**super(RaceSide, self).environment(**extra), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        # ours: its NumPy is a reference, not a contestant, and leaves a core to what is read meanwhile
+        threads = "1" if self.kind == "ours" else str(default_threads())
+        own |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+        return {**super(RaceSide, self).environment(**extra), **own}
 
 
 class Contestant:
