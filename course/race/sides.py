@@ -11,7 +11,6 @@ from typing import Any
 from course.source import ROOT
 from fucina.errors import WorkerFailed
 from fucina.measure.duel import Side, Worker
-from fucina.ops.native.cores import default_threads
 
 LIMITS = {"cpu_seconds": 120.0, "wall_seconds": 240.0, "memory_mb": 3072}
 """Of one run of the learner's code."""
@@ -38,10 +37,8 @@ class RaceSide(Side):
     def environment(self, **extra: str) -> dict[str, str]:
         """As of other sides, and the checkout on its path."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-        # ours: its NumPy is a reference, not a contestant, and leaves a core to what is read meanwhile
-        threads = "1" if self.kind == "ours" else str(default_threads())
-        own |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+        # NumPy's own threads wait by spinning: beside anything else they cost far more than they bring
+        own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         return {**super(RaceSide, self).environment(**extra), **own}
 
 

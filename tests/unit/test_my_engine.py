@@ -210,12 +210,20 @@ def way_of(name):
     raise AssertionError(f"no run goes through {name}")
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Course:
+    """One course for tests that bring a piece back after they broke it."""
+    return make_course(tmp_path_factory.mktemp("shared") / "course")
+
+
 @pytest.mark.parametrize("name", PIECES)
-def test_a_passed_piece_is_really_used(course, tmp_path, model_path, reference, name):
+def test_a_passed_piece_is_really_used(shared, tmp_path, model_path, reference, name):
+    course = shared
     mark = f"raise RuntimeError('here is {name}')"
     solve(course, (), {name: broken(course, name, mark)})
     how, forward = way_of(name)
     engine = execute(assemble(course), tmp_path)
+    solve(course, (name,))
     with pytest.raises(RuntimeError, match=f"here is {name}"):
         model = engine.NumPyModel(str(model_path)) if forward == "numpy" else engine.CompiledModel(reference)
         for way in dict.fromkeys((how, "isolated" if how == "three streams" else how)):

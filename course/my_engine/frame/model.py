@@ -35,8 +35,22 @@ class Cache:
         truncate(self, keep)
 
 
+def in_float32(piece):
+    """A piece whose result is float32 again: one float64 number on the way makes every product after it slow."""
+
+    def call(*arguments):
+        return np.asarray(piece(*arguments), np.float32)
+
+    return call
+
+
 OPS = SimpleNamespace(
-    rms_norm=rms_norm, angles=angles, rotate=rotate, attention=attention, swiglu=swiglu, run_layer=run_layer
+    rms_norm=in_float32(rms_norm),
+    angles=angles,
+    rotate=in_float32(rotate),
+    attention=in_float32(attention),
+    swiglu=in_float32(swiglu),
+    run_layer=in_float32(run_layer),
 )
 LAYER_MATRICES = {
     "q": "attn_q",
