@@ -69,6 +69,7 @@ PROOFS = tuple(
 """Pieces that no timed run goes through: their tokens are compared, too."""
 
 LAST_STEP = "gate"
+"""The way of decoding in which all pieces of the ladder are at work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from course.figures.svg import columns
 from course.my_engine import Assembly
-from course.race.plan import NUMPY, Entry, Plan
+from course.race.plan import LAST_STEP, NUMPY, Entry, Plan
 from fucina.measure.results import Spread, rounded
 
 HEADER = ("text", "who", "yours", "tokens/s", "passes", "accepted", "tokens")
@@ -110,6 +110,15 @@ class Race:
             if (row.text, row.entry.who) == (text, who):
                 return row
         raise KeyError((text, who))
+
+    def speedups(self) -> dict[str, float]:
+        """Text -> how many times faster all of the learner's pieces are than loop and cache alone; 0.0 if one failed."""
+        out = {}
+        for text in dict.fromkeys(row.text for row in self.rows):
+            rates = {r.entry.how: r.rate for r in self.rows if r.text == text and r.entry.bought}
+            all_of_it, alone = rates.get(LAST_STEP), rates.get("cache")
+            out[text] = all_of_it.median / alone.median if all_of_it and alone else 0.0
+        return out
 
     @property
     def failed(self) -> list[Row]:

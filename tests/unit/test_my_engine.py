@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fucina
@@ -72,7 +73,14 @@ def test_without_a_solved_exercise_all_is_ours(course, tmp_path, model_path, ref
     assert "# --- ch07.verify, Verify a draft in one pass: ours, until ch07.verify passes" in assembly.text
     assert faults(assembly.text) == ""
     engine = execute(assembly, tmp_path)
-    assert run(engine, engine.NumPyModel(str(model_path)), "cache")["tokens"] == said(reference)
+    model = engine.NumPyModel(str(model_path))
+    assert run(engine, model, "cache")["tokens"] == said(reference)
+    heads = np.ones((4, 64), np.float32)
+    keys = np.ones((2, 1, 64), np.float32)
+    assert (
+        engine.OPS.attention(heads, keys, keys, 1 / np.sqrt(64), 0).dtype == np.float32
+    )  # a float64 number is no reason
+    assert model.forward([1, 2], model.new_cache(4)).dtype == np.float32
 
 
 def test_with_all_solved_all_is_the_learners(solved, tmp_path, model_path, reference):

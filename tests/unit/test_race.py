@@ -15,6 +15,7 @@ from course.race.blame import Blame
 from course.race.cells import race_figure as drawn
 from course.race.plan import ENTRIES, NUMPY, PROOFS, TEXTS, Entry
 from course.race.report import Row
+from tests.models import need_smollm2
 from tests.unit.course_kit import make_course
 from tests.unit.engine_kit import PROMPT, broken, small_model, solve
 
@@ -96,6 +97,13 @@ def test_the_figure_shows_every_row_and_says_it_in_words(solved):
     assert all(row.entry.who in figure.alt for row in timed)
 
 
+def test_what_all_of_it_is_worth(solved):
+    for text, times in solved.speedups().items():
+        rates = [solved.row(text, who).rate.median for who in ("and the gate: all of yours", "loop and cache")]
+        assert times == pytest.approx(rates[0] / rates[1]) and times > 0
+    assert list(solved.speedups()) == ["first", "second"]
+
+
 # --- pieces that fail ---------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +139,7 @@ def test_each_failing_piece_is_named_and_the_others_run(course, model_path):
     words = "\n".join(result.lines())
     assert "did not run" in words and "ch07.drafter (yours) raises LookupError" in words
     assert "did not run" in race_figure(result).alt
+    assert result.speedups() == {"only": 0.0}
     assert [b["piece"] for b in result.bought()] == ["the index"]  # against the plain loop: what is between did not run
 
 
@@ -218,6 +227,15 @@ def test_the_command_without_a_model_or_a_place(course, capsys, tmp_path, monkey
     (tmp_path / "file").write_text("in the way")
     assert main(["race", "--json", str(tmp_path / "file" / "race.json")], course) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_real_model_speaks_through_a_learners_engine(course):
+    need_smollm2()
+    solve(course)
+    result = race(Plan(rounds=1, tokens=16, numpy_rounds=1, numpy_tokens=4), course=course)
+    assert result.failed == [] and len(result.assembly.yours) == len(result.assembly.pieces)
+    assert set(result.speedups()) == set(TEXTS)
 
 
 def test_a_figure_needs_a_race(course):
