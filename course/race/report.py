@@ -176,8 +176,8 @@ class Race:
     def _remarks(self) -> list[str]:
         exact = any(row.entry.forward == NUMPY for row in self.rows)
         why = (
-            "The forward in NumPy runs on one thread, and is compared with our float32 reference; all other rows with the "
-            "compiled engine, which rounds activations to 8 bits and so may say other words."
+            "The forward in NumPy runs on one thread, and is compared with our float32 reference. Your other rows run on our "
+            "compiled forward and are compared with it; it rounds activations to 8 bits, and so may say other words."
         )
         return ([why] if exact else []) + self.notes
 

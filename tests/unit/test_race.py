@@ -76,7 +76,13 @@ def test_what_was_measured_is_told_with_its_circumstances(solved):
 
 def test_what_each_piece_bought(solved):
     bought = solved.bought()
-    assert [b["piece"] for b in bought[:5]] == ["the cache", "the verify step", "the index", "the cascade", "the gate"]
+    assert [b["piece"] for b in bought[:5]] == [
+        "the cache",
+        "verify and lookup",
+        "the index",
+        "the cascade",
+        "the gate",
+    ]
     for entry in bought:
         before, row = (
             next(r for r in solved.rows if r.text == entry["text"] and r.entry.bought == entry[key])
@@ -99,7 +105,9 @@ def test_the_figure_shows_every_row_and_says_it_in_words(solved):
 
 def test_what_all_of_it_is_worth(solved):
     for text, times in solved.speedups().items():
-        rates = [solved.row(text, who).rate.median for who in ("and the gate: all of yours", "loop and cache")]
+        rates = [
+            solved.row(text, who).rate.median for who in ("... and the gate: all of it", "your loop, with a cache")
+        ]
         assert times == pytest.approx(rates[0] / rates[1]) and times > 0
     assert list(solved.speedups()) == ["first", "second"]
 
@@ -125,16 +133,16 @@ def test_each_failing_piece_is_named_and_the_others_run(course, model_path):
     plan = Plan(rounds=1, tokens=8, numpy_rounds=1, numpy_tokens=4, texts={"only": PROMPT})
     result = race(plan, str(model_path), course, limits={"cpu_seconds": 3.0, "wall_seconds": 60.0})
     failures = {row.entry.who: row.failure for row in result.rows}
-    for who in ("yours, all NumPy", "loop and cache"):
+    for who in ("yours, all NumPy", "your loop, with a cache"):
         assert failures[who].startswith("ch05.decode_loop (yours) gives other tokens, from token 1 of"), failures
-    assert failures["verify, prompt lookup"].startswith("ch07.drafter (yours) raises LookupError: lost")
-    for who in ("and recycled logits", "and the gate: all of yours", "yours, all NumPy, with drafts", "streaming"):
+    assert failures["your verify, prompt lookup"].startswith("ch07.drafter (yours) raises LookupError: lost")
+    for who in ("... and recycled logits", "... and the gate: all of it", "yours, all NumPy, with drafts", "streaming"):
         assert failures[who].startswith("ch08.recycle (yours) needs more than 3 seconds, at `while True: pass`"), (
             failures
         )
     assert failures["three streams"].startswith("ch06.lockstep (yours) ends its process")
     assert failures["sampled"].startswith("ch05.decode_loop (yours)")  # known already
-    for who in ("no cache", "verify, suffix automaton", "ours", "ours, with drafts", "isolated"):
+    for who in ("your loop, no cache", "your verify, suffix automaton", "ours", "ours, with drafts", "isolated"):
         assert failures[who] == "", who
     words = "\n".join(result.lines())
     assert "did not run" in words and "ch07.drafter (yours) raises LookupError" in words
