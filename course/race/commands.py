@@ -61,7 +61,7 @@ def keep_aside(course: Course, path: Path, text: str) -> Path | None:
 
 
 def run_race(course: Course, arguments: argparse.Namespace) -> int:
-    """0: every row ran and its tokens are right; 1: some did not; 2: there is no model; 3: a fault of ours."""
+    """0: all rows but llama.cpp's ran and their tokens are right; 1: some did not; 2: there is no model; 3: a fault of ours."""
     from course.race import FULL, QUICK, race
 
     if arguments.json:

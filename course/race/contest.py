@@ -54,7 +54,9 @@ def race(
             contest.run()
         finally:
             contest.close()
-    return Race(stamp(command), assembly, plan, contest.rows, contest.notes)
+    stamped = stamp(command)
+    stamped["versions"] |= {"llama.cpp": contest.peer} if contest.peer else {}
+    return Race(stamped, assembly, plan, contest.rows, contest.notes)
 
 
 class _Contest:
@@ -87,6 +89,7 @@ class _Contest:
             self.notes.append(
                 "llama.cpp is not installed here, so it has no row (FUCINA_LLAMA_PYTHON can name a Python that has it)."
             )
+        self.peer = ""  # llama.cpp's version
         self.rows: list[Row] = []
         self.said: dict[str, list[int]] = {}  # what our compiled engine says
         self.exact: dict[str, dict[str, list[Any]]] = {}  # what the float32 reference says
@@ -187,6 +190,7 @@ class _Contest:
         assert self.llama is not None
         capacity = 256 * -(-(len(ids) + self.plan.tokens) // 256)
         if not row.seconds:
+            self.peer = self.peer or str(self.llama.ask("describe")["version"])
             said = self.said[text][:n]
             best = self.llama.ask("argmax", ids=[*ids, *said[:-1]], start=len(ids) - 1, capacity=capacity)
             same = sum(a == b for a, b in zip(best, said, strict=True))

@@ -122,8 +122,8 @@ class Race:
 
     @property
     def failed(self) -> list[Row]:
-        """Rows that did not run, or whose tokens are wrong."""
-        return [row for row in self.rows if row.failure]
+        """Rows of the learner's and of ours that did not run, or whose tokens are wrong."""
+        return [row for row in self.rows if row.failure and row.entry.side != "llama.cpp"]
 
     def bought(self) -> list[dict[str, Any]]:
         """What each step of the ladder saves against the step before: passes and seconds, for 100 tokens."""
@@ -169,7 +169,8 @@ class Race:
 
     def _measured(self) -> str:
         s = self.stamp
-        versions = ", ".join(f"{name} {s['versions'][name]}" for name in ("fucina", "python", "numpy", "numba"))
+        named = [name for name in ("fucina", "python", "numpy", "numba", "llama.cpp") if name in s["versions"]]
+        versions = ", ".join(f"{name} {s['versions'][name]}" for name in named)
         cores = s["machine"]["cores"]
         return f"{s['date']}, {s['machine']['cpu']}, {cores} core{'s' * (cores != 1)}, {versions}; {s['command']}"
 
