@@ -173,7 +173,7 @@ class _Contest:
         at = _parting(tokens, want)
         if at is None or (entry.forward == NUMPY and at < len(want) and self.exact[text]["leads"][at] < TIE):
             return ""
-        return f"gives other tokens, from token {at + 1} of {len(want)} on"
+        return f"gives different tokens, from token {at + 1} of {len(want)} on"
 
     def _verdict(self, entry: Entry, text: str, tokens: list[int]) -> str:
         if not entry.timed:
@@ -222,7 +222,7 @@ class _Contest:
 
             def wrong(got: dict[str, Any], want: list[int] = want) -> str:
                 at = _parting(got["tokens"], want)
-                return "" if at is None else f"gives other tokens, from token {at + 1} of {len(want)} on"
+                return "" if at is None else f"gives different tokens, from token {at + 1} of {len(want)} on"
 
             row = Row.of(entry, text, self._pieces(entry), self.assembly.yours)
             ask = {"ids": ids, "n": n, "stop": stop, **sampling}

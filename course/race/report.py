@@ -178,7 +178,7 @@ class Race:
         exact = any(row.entry.forward == NUMPY for row in self.rows)
         why = (
             "The forward in NumPy runs on one thread, and is compared with our float32 reference. Your other rows run on our "
-            "compiled forward and are compared with it; it rounds activations to 8 bits, and so may say other words."
+            "compiled forward and are compared with it; it rounds activations to 8 bits, and so may say different words."
         )
         return ([why] if exact else []) + self.notes
 

@@ -27,12 +27,30 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model"))
 
 
+class Peer:
+    """In the place of llama.cpp: agrees on all next tokens but one."""
+
+    def ask(self, name, **ask):
+        if name == "describe":
+            return {"version": "peer 1.2"}
+        if name == "argmax":
+            said = ask["ids"][ask["start"] + 1 :]
+            return [said[0] ^ 1, *said[1:], -1]
+        return [0.25] * ask["steps"]
+
+    def close(self):
+        pass
+
+
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Race:
     """A race with everything solved, all rows included."""
     course = make_course(tmp_path_factory.mktemp("course") / "c")
     solve(course)
-    return race(SMALL, str(model_path), course)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("course.race.contest.find_peer", lambda: "python")
+        patch.setattr("course.race.sides.llama", lambda model, threads, python: Peer())
+        return race(SMALL, str(model_path), course)
 
 
 @pytest.fixture
@@ -43,8 +61,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
 
 def test_every_row_runs_and_its_tokens_are_equal(solved):
     assert [row.failure for row in solved.failed] == []
-    entries = [e for e in ENTRIES if e.side != "llama.cpp"]
-    assert len([r for r in solved.rows if r.entry.side != "llama.cpp"]) == 2 * len(entries) + len(PROOFS)
+    assert len(solved.rows) == 2 * len(ENTRIES) + len(PROOFS)
     for row in solved.rows:
         if row.entry.side == "llama.cpp":
             continue
@@ -56,6 +73,13 @@ def test_every_row_runs_and_its_tokens_are_equal(solved):
             assert row.yours == len(row.pieces) > 0
             reference = "float32" if row.entry.forward == NUMPY else "compiled"
             assert reference in row.equal
+
+
+def test_llama_cpp_has_a_row_where_it_is(solved):
+    row = solved.row("first", "llama.cpp")
+    assert row.equal.startswith("8 of 10 next tokens") and row.rate.median == pytest.approx(4.0)
+    assert solved.stamp["versions"]["llama.cpp"] == "peer 1.2" and "llama.cpp peer 1.2" in "\n".join(solved.lines())
+    assert solved.notes == []
 
 
 def test_what_was_measured_is_told_with_its_circumstances(solved):
@@ -134,7 +158,7 @@ def test_each_failing_piece_is_named_and_the_others_run(course, model_path):
     result = race(plan, str(model_path), course, limits={"cpu_seconds": 3.0, "wall_seconds": 60.0})
     failures = {row.entry.who: row.failure for row in result.rows}
     for who in ("yours, all NumPy", "your loop, with a cache"):
-        assert failures[who].startswith("ch05.decode_loop (yours) gives other tokens, from token 1 of"), failures
+        assert failures[who].startswith("ch05.decode_loop (yours) gives different tokens, from token 1 of"), failures
     assert failures["your verify, prompt lookup"].startswith("ch07.drafter (yours) raises LookupError: lost")
     for who in ("... and recycled logits", "... and the gate: all of it", "yours, all NumPy, with drafts", "streaming"):
         assert failures[who].startswith("ch08.recycle (yours) needs more than 3 seconds, at `while True: pass`"), (
@@ -183,8 +207,8 @@ def test_blame_falls_on_the_piece_that_ours_mends_not_on_the_one_that_stumbles(c
     told = Blame(assembly, always, tmp_path).find(pieces, {}, lambda got: "", failed, "raises ValueError")
     assert told == "ch03.attention (yours) raises ValueError"
     other = Blame(assembly, Runs(lambda text: {"tokens": []}), tmp_path)
-    told = other.find(pieces, {}, lambda got: "gives other tokens", {"tokens": []}, "gives other tokens")
-    assert told == "gives other tokens; no single piece of yours explains it"
+    told = other.find(pieces, {}, lambda got: "gives different tokens", {"tokens": []}, "gives different tokens")
+    assert told == "gives different tokens; no single piece of yours explains it"
 
 
 # --- plans, commands ----------------------------------------------------------------------------------------------------
