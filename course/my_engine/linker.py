@@ -14,7 +14,8 @@ import symtable
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from course.grading.learner import MARKER, statements
+from course.grading.learner import statements
+from course.grading.regions import MARKER
 
 BUILTIN = frozenset(dir(builtins))
 
