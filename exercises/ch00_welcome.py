@@ -20,10 +20,10 @@ import math
 import numpy as np
 
 
-# %% ch00.decode_ceiling - How fast can decoding be? (5 points, easy, section 00.3)
+# %% ch00.decode_ceiling - How fast can decoding be? (1 point, easy, section 00.3)
 
 def decode_ceiling(weight_bytes, bandwidth):
-    """The most tokens a second that decoding can reach when memory is the limit.
+    """The most tokens per second that decoding can reach when memory is the limit.
 
     To decode one token, the engine reads every weight of the model once.  However fast
     the arithmetic is, it cannot be faster than memory delivers those bytes.
@@ -38,7 +38,7 @@ def decode_ceiling(weight_bytes, bandwidth):
     Returns
     -------
     float
-        Tokens a second.
+        Tokens per second.
 
     Raises
     ------
@@ -58,23 +58,23 @@ def decode_ceiling(weight_bytes, bandwidth):
 def next_token(logits, k):
     """The k most probable next tokens, with their probabilities.
 
-    A model ends each step with one number a vocabulary entry, the logits.  Softmax turns
-    them into probabilities:
+    A model ends each step with one number for each token of its vocabulary, the logits.
+    Softmax turns them into probabilities:
     p[i] = exp(logits[i]) / (sum over j of exp(logits[j])).
 
     Parameters
     ----------
     logits : list of float
-        One number a token id; the id is the position in the list.  May be large (1000.0),
-        or -inf for a token that is forbidden.  At least one is finite.
+        One number per token; its id is its place in the list.  A logit may be large
+        (1000.0), or -inf for a token that is forbidden.  At least one is finite.
     k : int
         How many tokens to return.
 
     Returns
     -------
     list of (int, float)
-        `(id, probability)`, most probable first; equal logits: the lowest id first.  The
-        probabilities are those among all tokens, not among the k.
+        `(id, probability)`, the most probable first; of equal logits, the lowest id first.
+        A probability is that among all tokens, not among the k.
 
     Raises
     ------

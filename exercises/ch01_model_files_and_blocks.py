@@ -50,7 +50,7 @@ def read_value(data, at, kind):
     Returns
     -------
     (value, int)
-        An int, float, bool, str or list; and the place behind it.
+        An int, float, bool, str or list; and the place where the next thing begins.
 
     Examples
     --------
@@ -147,11 +147,11 @@ def dequantize_q4_1(raw):
 # %% ch01.quantize_row - Quantise a row, and measure the error (10 points, medium, section 01.4)
 
 def quantize_row(x):
-    """Store a row in 8 bits a weight, and say how wrong that is.
+    """Store a row in 8 bits per weight, and say how wrong that is.
 
-    Each block of 32 gets a scale: its largest absolute value / 127, rounded to a half.
-    Its quants are x / scale, to the nearest integer.  A block of zeros gets scale 0 and
-    quants 0.
+    Each block of 32 gets a scale: its largest absolute value / 127.  Its quants are x
+    divided by that scale, to the nearest integer.  Then the scale is stored as a half.
+    A block of zeros gets scale 0 and quants 0.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def quantize_row(x):
     d : float16 array [blocks]
     q : int8 array [blocks, 32]
     error : float
-        Root mean square of what a reader gets, d * q, less x.
+        Root mean square of d * q - x: what a reader of the blocks gets, minus what it was.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def integer_dot(d, m, q, dx, qx):
 
     Weight i of block b is d[b] * q[b, i] + m[b].  Activation i of block b is
     dx[b] * qx[b, i].  Inside a block, all sums are sums of integers: no weight and no
-    activation becomes a float.  Floats come in once a block.
+    activation becomes a float.  Floats come in once per block.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ from .curves import bars, curves
 from .graph import state_graph
 from .grid import quant_grid
 from .layer import transformer_layer
+from .line import number_line
 from .loop import loop_states
 from .pool import prefix_pool
 from .sliders import slider
@@ -23,6 +24,7 @@ __all__ = [
     "course_map",
     "curves",
     "loop_states",
+    "number_line",
     "prefix_pool",
     "quant_grid",
     "slider",
