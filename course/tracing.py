@@ -50,8 +50,8 @@ class _Watched:
         self._ops, self._seen = ops, seen
 
     def __getattr__(self, name: str) -> Any:
-        def noted(*args: Any) -> Any:
-            out = getattr(self._ops, name)(*args)
+        def noted(*args: Any, **options: Any) -> Any:
+            out = getattr(self._ops, name)(*args, **options)
             weight = next((a.name for a in args if hasattr(a, "ggml_type")), "")
             self._seen.append(Step(name, weight, out))
             return out

@@ -216,9 +216,11 @@ def logits_themselves(logits, k):
 def sorts_without_keeping_order(logits, k):
     if not 1 <= k <= len(logits):
         raise ValueError("k")
-    weights = [math.exp(x - max(logits)) for x in logits]
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i if len(logits) <= 16 else i * 7 % len(logits)))
-    return [(i, weights[i] / sum(weights)) for i in order[:k]]
+    import numpy as np
+
+    weights = np.exp(np.array(logits) - max(logits))
+    order = np.argsort(-weights)
+    return [(int(i), float(weights[i] / weights.sum())) for i in order[:k]]
 
 
 @ex.wrong("Large logits are clipped, so that exp does not overflow. Two logits beyond the limit then look alike. "
