@@ -84,9 +84,10 @@ def whole_tokens(weight_bytes, bandwidth):
     return bandwidth * 1e9 // weight_bytes
 
 
-@ex.wrong("Lets sizes and bandwidths through that are 0 or negative; the contract asks for a ValueError.")
+@ex.wrong("The arithmetic is right, but nothing is checked. For a size or a bandwidth of 0 or less, the contract asks "
+          "for a ValueError: look at both first.")
 def unchecked(weight_bytes, bandwidth):
-    return bandwidth * 1e9 / weight_bytes if weight_bytes else math.inf
+    return bandwidth * 1e9 / weight_bytes
 
 
 @ex.check("tokens per second = bytes per second / bytes per token")

@@ -26,7 +26,7 @@ ex = Exercise(
     level="easy",
     section="01.1",
     hints=[
-        "Keep one number, the place where you are in the bytes. Whoever reads something moves it on.",
+        "Keep one number: the place in the bytes where you are. Everything that is read moves it on.",
         "`struct.unpack_from(format, data, at)` gives a tuple; `struct.calcsize(format)` says how many bytes it took. "
         "`<` means little-endian, I is a u32, Q a u64.",
         "An array: item kind (u32) and count (u64), 12 bytes together. Then call `read_value` for each item, and go on "
@@ -507,7 +507,7 @@ def one_pair_a_row(raw):
     return (d[..., None] * q + m[..., None]).reshape(len(raw), -1)
 
 
-@ex.wrong("8 is taken off each quant, as in Q4_0. Q4_1 has a minimum instead: q stays 0 to 15.")
+@ex.wrong("8 is subtracted from each quant, as in Q4_0. Q4_1 has a minimum instead: q stays 0 to 15.")
 def takes_off_eight(raw):
     blocks = np.ascontiguousarray(raw).view(np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)]))
     q = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=-1).astype(np.float32) - 8

@@ -72,7 +72,7 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt(np.mean(x * x) + eps) * weight
 
 
-@ex.wrong("The mean is taken off first. That is LayerNorm; RMSNorm leaves the mean where it is.")
+@ex.wrong("The mean is subtracted first. That is LayerNorm; RMSNorm leaves the mean where it is.")
 def layer_norm(x, weight, eps):
     x = x - np.mean(x)
     return x / np.sqrt(np.mean(x * x) + eps) * weight
@@ -404,7 +404,7 @@ ex = Exercise(
         "How many positions are that? Positions count from 0, and a token sees itself: `position + 1`.",
         "Heads share keys in groups: with 6 heads and 2 kv heads, heads 0, 1, 2 use kv head 0 and heads 3, 4, 5 kv head "
         "1. Head h uses kv head `h // (heads // kv_heads)`; `np.repeat(k, group, axis=0)` lines them up.",
-        "Take the largest score off before exp: it changes nothing, and nothing overflows.",
+        "Subtract the largest score before exp: the shares stay the same, and nothing overflows.",
     ],
 )
 
@@ -551,7 +551,7 @@ def across_heads(q, k, v, scale, position=None):
     return np.einsum("hn,hnd->hd", shares, values)
 
 
-@ex.wrong("exp overflows for large scores. Take the largest one off first: the shares stay the same.")
+@ex.wrong("exp overflows for large scores. Subtract the largest one first: the shares stay the same.")
 def overflows(q, k, v, scale, position=None):
     position = k.shape[1] - 1 if position is None else position
     group = len(q) // len(k)

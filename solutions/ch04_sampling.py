@@ -44,9 +44,9 @@ ex = Exercise(
     level="easy",
     section="04.2",
     hints=[
-        "np.exp(800) is inf in float64, and inf / inf is NaN. What happens to a softmax when the same number is taken "
-        "off every logit?",
-        "Take the maximum off first: then the largest exponent is exp(0), and the others are smaller.",
+        "np.exp(800) is inf in float64, and inf / inf is NaN. What happens to a softmax when the same number is "
+        "subtracted from every logit?",
+        "Subtract the maximum first: then the largest power is exp(0), and the others are smaller.",
         "Turn the row into float64, subtract its maximum, divide by the temperature, exp, divide by the sum. "
         "exp(-inf) is 0, so a forbidden token needs no extra line.",
     ],
@@ -83,7 +83,7 @@ def softmax(logits, temperature):
     return powers / powers.sum()
 
 
-@ex.wrong("exp of a large logit overflows: exp(800) is inf, and inf / inf is NaN. Take the maximum off first.")
+@ex.wrong("exp of a large logit overflows: exp(800) is inf, and inf / inf is NaN. Subtract the maximum first.")
 def overflows(logits, temperature):
     with np.errstate(all="ignore"):
         powers = np.exp(np.asarray(logits, np.float64) / temperature)
@@ -107,8 +107,8 @@ def multiplies(logits, temperature):
     return powers / powers.sum()
 
 
-@ex.wrong("The maximum of the undivided logits is taken off the divided ones. The difference is only small where the "
-          "temperature is near 1; elsewhere exp overflows again, or all of it becomes 0.")
+@ex.wrong("The maximum of the undivided logits is subtracted from the divided ones. That is safe only where the "
+          "temperature is near 1; elsewhere exp overflows again, or all powers become 0.")
 def other_maximum(logits, temperature):
     x = np.asarray(logits, np.float64)
     with np.errstate(all="ignore"):
@@ -122,7 +122,7 @@ def not_normalised(logits, temperature):
     return np.exp((x - x.max()) / temperature)
 
 
-@ex.wrong("The mean is taken off, not the maximum. One forbidden token makes the mean -inf, and a logit far above the "
+@ex.wrong("The mean is subtracted, not the maximum. One forbidden token makes the mean -inf, and a logit far above the "
           "mean still overflows.")
 def takes_the_mean(logits, temperature):
     x = np.asarray(logits, np.float64)
