@@ -733,7 +733,7 @@ ex = Exercise(
         "A matrix is [outputs, inputs], so a product is `rows @ matrix.T`; then reshape q to [m, heads, head_dim], k and "
         "v to [m, kv_heads, head_dim].",
         "`cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)` stores one key. Then "
-        "`ops.attention(turned_query, cache.k[layer], cache.v[layer], 1 / np.sqrt(c.head_dim), position)`.",
+        "`ops.attention(turned_query, cache.k[layer], cache.v[layer], 1 / math.sqrt(c.head_dim), position)`.",
     ],
 )
 
@@ -796,7 +796,7 @@ def run_layer(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -817,7 +817,7 @@ def no_first_residual(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -838,7 +838,7 @@ def no_second_residual(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -860,7 +860,7 @@ def adds_to_the_norm(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = h + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -881,7 +881,7 @@ def one_norm_for_both(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
@@ -902,7 +902,7 @@ def old_rows_into_the_feed_forward(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
     x = x + np.stack(seen) @ w.attn_output.T
@@ -924,7 +924,7 @@ def values_are_turned(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = ops.rotate(v[i], cos, sin, c.rope.pairing)
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -946,7 +946,7 @@ def keys_are_not_turned(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = k[i]
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -968,7 +968,7 @@ def positions_from_zero(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -987,7 +987,7 @@ def stores_afterwards(ops, x, layer, w, c, cache):
         position = cache.len + i
         cos, sin = ops.angles(position, c.rope.dims, c.rope.base)
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
@@ -1032,7 +1032,7 @@ def gate_and_up_swapped(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -1054,7 +1054,7 @@ def moves_len(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     cache.len += m
     x = x + np.stack(seen) @ w.attn_output.T
@@ -1076,7 +1076,7 @@ def always_layer_0(ops, x, layer, w, c, cache):
         cache.k[0][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[0][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[0], cache.v[0], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
