@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from course.exercises import Exercise, given
+from course.grading.proving import counted, finds, home, spares
 
 
 @given
@@ -1549,3 +1550,793 @@ def empty(read_log, t):
     t.case()
     figures = t.call(read_log, [])
     t.equal(figures, {"tokens_per_step": 0.0, "acceptance": 0.0, "speedup": 0.0}, "the result")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.prove",
+    title="Prove a verify step",
+    points=20,
+    level="hard",
+    section="07.10",
+    cpu_seconds=8.0,
+    hints=[
+        "Which promises does the contract of `verify_step` make? Write them down first: text, result, rows in the cache, "
+        "number of passes, random draws, the draft, the error. Each promise is one comparison.",
+        "Where do the right tokens come from? Never from the step that you are judging. Decode the plain way: "
+        "`sampler.next(ToyModel().row(tokens), tokens)`, once for each token, with a sampler of your own.",
+        "One case shows little. Try no draft; drafts of up to five tokens of which the first 0, 1, ... all are right; a right "
+        "token at a wrong place; several steps one after the other; a temperature; a penalty; rows too many and too few.",
+        "Put the cases into loops of `assert` with a text, all inside `try:`, and `except Exception as error: return "
+        "repr(error)`. Where an error is due, look afterwards at what was touched: history, cache.rows, model.passes.",
+    ],
+)
+
+
+@given
+def says_five(model, cache, history, draft, sampler):
+    """A wrong step to try your proof on: it always commits the token 5."""
+    model.forward([history[-1]], cache)
+    history.append(5)
+    return 1
+
+
+@ex.solution
+def prove(step):
+    """Look for a case in which a verify step breaks its contract.
+
+    `step` is called as `step(model, cache, history, draft, sampler)` and claims to do what
+    the contract of `verify_step` says (at the top of this file). You bring everything else:
+    models, caches, samplers, drafts, and the answers to compare with.
+
+    A wrong step may break any of its promises, in all cases or in few. It may also raise
+    where it should not: that is a counterexample, too. A right step may be written in any
+    style. How it gets there is not your business, as long as every promise is kept.
+
+    Parameters
+    ----------
+    step : callable
+        Takes its five arguments by position. You may call it up to 4000 times.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(says_five) is None
+    False
+    """
+    def expected(prompt, n, sampler):
+        tokens = list(prompt)
+        for _ in range(n):
+            tokens.append(sampler.next(ToyModel().row(tokens), tokens))
+        return tokens[len(prompt):]
+
+    def one(cache, history, draft, right, sampler, want):
+        """One step against what plain decoding says next; `right` drafted tokens are right."""
+        model, given, before = ToyModel(), list(draft), list(history)
+        draws = sampler.draws
+        count = step(model, cache, history, given, sampler)
+        case = f"history {before}, draft {draft}"
+        assert history == before + want[:right + 1], f"{case}: the history is {history}"
+        assert count == right + 1, f"{case}: returned {count}"
+        assert cache.rows == history[:-1], f"{case}: the cache holds {cache.rows} for {history}"
+        assert model.passes == [1 + len(draft)], f"{case}: passes of {model.passes} rows"
+        assert given == draft, f"{case}: the draft is {given} now"
+        if sampler.temperature:
+            assert sampler.draws - draws == right + 1, f"{case}: {sampler.draws - draws} draws"
+
+    def drafts(want):
+        """Drafts for what comes next, each with the number of tokens that are right."""
+        yield [], 0
+        for n in range(1, 6):
+            for right in range(n + 1):
+                wrong = [(token + 1) % 9 for token in want[right:n]]
+                yield want[:right] + wrong, right
+        other = next((token for token in want[1:5] if token != want[0]), None)
+        if other is not None:
+            yield [other, want[0]], 0
+
+    try:
+        for temperature, penalty in ((0.0, 0.0), (0.0, 3.0), (1.0, 0.0), (0.7, 1.5)):
+            for seed, prompt in enumerate(([5], [1, 2], [3, 1, 4, 1, 5])):
+                settings = (temperature, seed, penalty)
+                want = expected(prompt, 6, ToySampler(*settings))
+                for draft, right in drafts(want):
+                    cache, history = ToyCache(), list(prompt)
+                    cache.rows += prompt[:-1]
+                    one(cache, history, draft, right, ToySampler(*settings), want)
+                want = expected(prompt, 60, ToySampler(*settings))
+                cache, history, sampler = ToyCache(), list(prompt), ToySampler(*settings)
+                cache.rows += prompt[:-1]
+                for i in range(15):
+                    rest = want[len(history) - len(prompt):]
+                    right = i % 4
+                    one(cache, history, rest[:right] + [(rest[right] + 1) % 9], right, sampler, rest)
+        for tokens, rows in (([1], 1), ([1, 2], 0), ([1, 2], 3), ([1, 2, 3, 4], 0), ([], 0)):
+            cache, history, model = ToyCache(), list(tokens), ToyModel()
+            cache.rows += [4] * rows
+            try:
+                step(model, cache, history, [4, 4], ToySampler())
+            except InvalidDecodeState:
+                pass
+            else:
+                return f"{len(tokens)} tokens and {rows} rows: no InvalidDecodeState"
+            if history != tokens or cache.rows != [4] * rows or model.passes:
+                return f"{len(tokens)} tokens and {rows} rows: something was touched before the error"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@ex.wrong("Says that nothing is wrong, whatever it is given. A proof that never fails proves nothing: try it on "
+          "`says_five` first.")
+def content(step):
+    return None
+
+
+@ex.wrong("Calls every step wrong, right ones too. A proof that always fails is of no use either: what it complains of must "
+          "be a broken promise.")
+def never_content(step):
+    return "I do not trust this step."
+
+
+@ex.wrong("Tries the happy path only: one step, greedy, with a draft that is right. Most faults wait elsewhere: in a wrong "
+          "draft, in a rewind, in a draw, in a refusal.")
+def happy_path(step):
+    cache, history = ToyCache(), [5]
+    want = list(history)
+    for _ in range(3):
+        want.append(ToySampler().next(ToyModel().row(want), want))
+    try:
+        step(ToyModel(), cache, history, want[1:3], ToySampler())
+    except Exception as error:
+        return repr(error)
+    return None if history == want else f"{history} is not {want}"
+
+
+@ex.wrong("Compares the step with itself: what it says with drafts, with what it says without. A step that is wrong in both "
+          "agrees with itself. The right answer must come from somewhere else.")
+def compares_with_itself(step):
+    try:
+        said = []
+        for draft in ([], [1, 2], [6], [0, 3, 3]):
+            cache, history = ToyCache(), [5]
+            for _ in range(8):
+                step(ToyModel(), cache, history, list(draft), ToySampler())
+            said.append(history[:9])
+    except Exception as error:
+        return repr(error)
+    return None if said.count(said[0]) == 4 else f"with drafts and without: {said}"
+
+
+@ex.wrong("Looks at the text and at nothing else. A step can say all the right tokens and still leave rows in the cache, "
+          "use up random numbers, spoil the draft, or take a pass for each token: promises that are broken for later.")
+def text_only(step):
+    try:
+        for prompt in ([5], [1, 2], [3, 1, 4, 1, 5]):
+            want = list(prompt)
+            for _ in range(6):
+                want.append(ToySampler().next(ToyModel().row(want), want))
+            for n in range(5):
+                for right in range(n + 1):
+                    at = len(prompt)
+                    draft = want[at:at + right] + [(t + 1) % 9 for t in want[at + right:at + n]]
+                    cache, history = ToyCache(), list(prompt)
+                    cache.rows += prompt[:-1]
+                    step(ToyModel(), cache, history, draft, ToySampler())
+                    if history != want[:at + right + 1]:
+                        return f"{draft}: {history}"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Demands what nobody promised: that `truncate` is called once in each step. A step that has nothing to forget need not "
+          "call it, and calling it twice does no harm. Look at what is left, not at how it came about.")
+def demands_a_way(step):
+    class Watched(ToyCache):
+        calls = 0
+
+        def truncate(self, keep):
+            self.calls += 1
+            super().truncate(keep)
+
+    for draft in ([], [1], [2, 2]):
+        cache, history = Watched(), [5]
+        try:
+            step(ToyModel(), cache, history, draft, ToySampler())
+        except Exception as error:
+            return repr(error)
+        if cache.calls != 1:
+            return f"truncate was called {cache.calls} times"
+    return None
+
+
+@ex.wrong("Goes on until a step has said enough. A wrong step may say nothing at all, and then the loop never ends: give it "
+          "a bound.")
+def waits_for_ever(step):
+    cache, history = ToyCache(), [5]
+    want = list(history)
+    for _ in range(12):
+        want.append(ToySampler().next(ToyModel().row(want), want))
+    while len(history) < 12:
+        try:
+            step(ToyModel(), cache, history, [], ToySampler())
+        except Exception as error:
+            return repr(error)
+    return None if history == want[:12] else f"{history}"
+
+
+def verifier(fault="", error=ValueError):
+    """A verify step with one fault, named by a word; without a word it is right."""
+
+    def step(model, cache, history, draft, sampler):
+        n, before = len(draft), len(history)
+        off = before - cache.len - 1
+        if off and fault not in ("unchecked", "late") and not (fault == "half" and off > 0):
+            raise error("history and cache do not belong together")
+        fed = [history[-1], *draft]
+        if fault == "spoils":
+            draft.insert(0, fed[0])
+            draft, fed = fed[1:], draft
+        if fault == "one_by_one":
+            rows = [model.forward([token], cache)[0] for token in fed]
+        else:
+            rows = model.forward(fed, cache)
+        if off and fault == "late":
+            raise error("history and cache do not belong together")
+        ahead = [sampler.next(row, history + draft[:i]) for i, row in enumerate(rows)] if fault == "ahead" else None
+        old = list(history)
+        for i, row in enumerate(rows):
+            if fault == "no_bonus" and i == n:
+                break
+            seen = old if fault == "old_history" else history
+            if ahead:
+                token = ahead[i]
+            elif fault == "own_choice":
+                token = int(np.argmax(row))
+            else:
+                token = sampler.next(row, seen)
+            if fault == "peeks" and i == n and n:
+                sampler.next(row, history)
+            accepted = i < n and token == draft[i]
+            if fault == "anywhere":
+                accepted = i < n and token in draft
+            if fault == "no_correction" and i < n and not accepted:
+                break
+            if fault == "bonus_for_correction" and i < n and not accepted:
+                token = sampler.next(rows[-1], history)
+            history.append(draft[i] if fault == "believes" and i < n else token)
+            goes_on = fault == "goes_on" and i < n
+            if not accepted and not goes_on or fault == "gives_up" and i == 2 or fault == "zero" and token == 0:
+                break
+        keep = len(history) - 1
+        keep += {"too_little": 1, "too_far": -1, "keeps_rows": n + 1}.get(fault, 0)
+        if fault == "one_short" and len(history) - before > n:
+            keep -= n > 0
+        cache.truncate(max(0, keep))
+        return len(history) - before - (fault == "accepted_only")
+
+    return step
+
+
+def right_steps(error):
+    """Right verify steps in many styles, each with a word on it."""
+
+    def refuse(cache, history):
+        if cache.len != len(history) - 1:
+            raise error("no")
+
+    def recursive(model, cache, history, draft, sampler):
+        refuse(cache, history)
+
+        def settle(rows, guesses):
+            history.append(sampler.next(rows[0], history))
+            if guesses and guesses[0] == history[-1]:
+                return 1 + settle(rows[1:], guesses[1:])
+            return 1
+
+        count = settle(model.forward([history[-1]] + draft, cache), draft)
+        cache.truncate(len(history) - 1)
+        return count
+
+    def generated(llm, kv, text, guess, chooser):
+        refuse(kv, text)
+        rows = iter(llm.forward(text[-1:] + list(guess), kv))
+
+        def choices():
+            for wanted in [*guess, None]:
+                text.append(chooser.next(next(rows), text))
+                yield text[-1]
+                if text[-1] != wanted:
+                    return
+
+        count = sum(1 for _ in choices())
+        kv.truncate(len(text) - 1)
+        return count
+
+    def vectorised(a, b, c, d, e):
+        refuse(b, c)
+        scores = np.array(a.forward([c[-1], *d], b))
+        chosen = np.full(len(d) + 1, -1)
+        for i in range(len(scores)):
+            chosen[i] = e.next(scores[i], c + [int(token) for token in chosen[:i]])
+            if i < len(d) and chosen[i] != d[i]:
+                break
+        new = chosen[chosen >= 0].tolist()
+        c += new
+        b.truncate(len(c) - 1)
+        return len(new)
+
+    def in_finally(model, cache, history, draft, sampler):
+        refuse(cache, history)
+        start, i = len(history), 0
+        try:
+            scores = model.forward([history[-1], *draft], cache)
+            while True:
+                history.append(sampler.next(scores[i], tuple(history)))
+                if draft[i:i + 1] != history[-1:]:
+                    return len(history) - start
+                i += 1
+        finally:
+            cache.truncate(start)
+            cache.rows += history[start:-1]
+
+    def only_when_needed(model, cache, history, draft, sampler):
+        refuse(cache, history)
+        size = len(history)
+        for row, guess in zip(model.forward([history[-1], *draft], cache), draft + [None]):
+            history.append(sampler.next(row, history))
+            if history[-1] != guess:
+                break
+        if cache.len >= len(history):
+            cache.truncate(len(history) - 1)
+        return len(history) - size
+
+    class Stepper:
+        class Refused(error):
+            """Derived from the error of the contract."""
+
+        def __call__(self, model, cache, history, draft, sampler):
+            if cache.len + 1 != len(history):
+                raise self.Refused("no")
+            rows, done = model.forward([history[-1], *draft], cache), 0
+            agrees = True
+            while agrees:
+                history.append(sampler.next(rows[done], history))
+                agrees = done < len(draft) and history[-1] == draft[done]
+                done += 1
+            cache.truncate(cache.len)
+            cache.truncate(len(history) - 1)
+            return done
+
+    return {
+        "written as in the chapter": verifier(error=error),
+        "written recursively": recursive,
+        "written with a generator, and with other names for its arguments": generated,
+        "written with arrays": vectorised,
+        "makes the kept rows anew in a `finally`, and shows the sampler a tuple": in_finally,
+        "calls `truncate` only when there is something to forget": only_when_needed,
+        "an object; calls `truncate` twice, and raises a class derived from InvalidDecodeState": Stepper(),
+    }
+
+
+def error_of(prove):
+    """The InvalidDecodeState of the file in which a proof stands."""
+    return home(prove).get("InvalidDecodeState", InvalidDecodeState)
+
+
+def must_find(prove, t, fault, hint):
+    """The proof must have a counterexample against a step with this fault."""
+    finds(t, prove, counted(verifier(fault, error_of(prove))), shown="prove(step)", hint=hint)
+
+
+@ex.check("a right step is spared, written as in the chapter")
+def spares_one(prove, t):
+    spares(t, prove, counted(verifier(error=error_of(prove))), shown="prove(step)", style="written as in the chapter",
+           vital=True)
+
+
+@ex.check("right steps in other styles are spared")
+def spares_styles(prove, t):
+    for style, step in right_steps(error_of(prove)).items():
+        spares(t, prove, counted(step), shown="prove(step)", style=style)
+
+
+@ex.check("wrong steps 1 to 3 are found: what they commit is not what was chosen")
+def finds_text(prove, t):
+    for fault in ("believes", "bonus_for_correction", "goes_on"):
+        must_find(prove, t, fault, "What does it commit where a drafted token is wrong?")
+
+
+@ex.check("wrong step 4 is found: it forgets something at the end of a draft")
+def finds_no_bonus(prove, t):
+    must_find(prove, t, "no_bonus", "How many tokens must come out of a draft that is right to its end?")
+
+
+@ex.check("wrong step 5 is found: the worst draft costs it a token")
+def finds_no_correction(prove, t):
+    must_find(prove, t, "no_correction", "How many tokens must come out of a draft that is wrong from the start?")
+
+
+@ex.check("wrong step 6 is found: it compares generously")
+def finds_anywhere(prove, t):
+    must_find(prove, t, "anywhere", "A token can be right, and drafted, and stand at another place.")
+
+
+@ex.check("wrong step 7 is found: long drafts disappoint it")
+def finds_gives_up(prove, t):
+    must_find(prove, t, "gives_up", "How long are your longest drafts that are all right?")
+
+
+@ex.check("wrong step 8 is found: one token of the vocabulary is special to it")
+def finds_zero(prove, t):
+    must_find(prove, t, "zero", "Which tokens do your drafts contain? One of them is False to a careless `if`.")
+
+
+@ex.check("wrong step 9 is found: it reports what it did not do")
+def finds_count(prove, t):
+    must_find(prove, t, "accepted_only", "The text is right. What does it return?")
+
+
+@ex.check("wrong steps 10 and 11 are found: they leave something in the cache")
+def finds_rows_left(prove, t):
+    for fault in ("keeps_rows", "too_little"):
+        must_find(prove, t, fault, "The text of this step is right. Which rows does it leave after a draft that was wrong?")
+
+
+@ex.check("wrong steps 12 and 13 are found: something is missing in the cache")
+def finds_rows_missing(prove, t):
+    for fault in ("too_far", "one_short"):
+        must_find(prove, t, fault, "The text of this step is right. Compare every row in the cache with the history.")
+
+
+@ex.check("wrong step 14 is found: it is exact, and saves nothing")
+def finds_passes(prove, t):
+    must_find(prove, t, "one_by_one", "Everything that it says and leaves is right. What did it cost?")
+
+
+@ex.check("wrong steps 15 and 16 are found: the text of later steps will suffer")
+def finds_draws(prove, t):
+    for fault in ("ahead", "peeks"):
+        must_find(prove, t, fault, "The tokens of this step are right. What has it used up for them?")
+
+
+@ex.check("wrong step 17 is found: it believes that it knows better than the sampler")
+def finds_own_choice(prove, t):
+    must_find(prove, t, "own_choice", "Who may choose a token? At temperature 0 and without a penalty nobody sees it.")
+
+
+@ex.check("wrong step 18 is found: it shows the sampler yesterday's paper")
+def finds_old_history(prove, t):
+    must_find(prove, t, "old_history", "Some samplers look at more than the row.")
+
+
+@ex.check("wrong step 19 is found: it does not leave alone what it was lent")
+def finds_spoils(prove, t):
+    must_find(prove, t, "spoils", "Text, cache and draws are right. There is one argument more.")
+
+
+@ex.check("wrong steps 20 to 22 are found: they are not careful enough at the start")
+def finds_refusals(prove, t):
+    for fault in ("unchecked", "half", "late"):
+        must_find(prove, t, fault, "What must happen when history and cache do not belong together, in either way? "
+                                   "And what must not have happened by then?")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch07.ban",
+    title="A ban, a draft, and what must come",
+    points=15,
+    level="medium",
+    section="07.8",
+    hints=[
+        "Every row of a verify step passes through `next`. So the ban holds for drafted tokens as well, without a word "
+        "about drafts: a banned token is never chosen, so a banned guess is never accepted.",
+        "What is banned depends on `history[-1]`, and on nothing that you remember from the last call: a step may fail, and "
+        "the next one begins again from the history. Write into a copy of the row.",
+        "`forced`: take the newest token; while exactly one of `range(self.vocab)` is allowed after it and the limit is not "
+        "reached, that one is the next, and it is the newest now.",
+    ],
+)
+
+
+@given
+class AllTokensMasked(ValueError):
+    """A ban leaves no token that could be chosen."""
+
+
+@ex.solution
+class Ban:
+    """A sampler under a ban that depends on the text: some tokens may not come after some others.
+
+    It has the face of a sampler, so a verify step uses it like any other. And it knows
+    sometimes what must come: where the ban leaves a single token, a drafter need not guess.
+
+    Parameters
+    ----------
+    sampler : object with `next(row, history)`
+        Chooses from what is allowed.
+    after : dict of int to set of int
+        after[t] may not come after the token t. A token that is no key bans nothing.
+    vocab : int
+        The tokens are 0 ... vocab - 1.
+
+    Examples
+    --------
+    >>> ban = Ban(ToySampler(), {5: {2, 3}, 0: {0, 1, 2, 3, 4, 5, 6, 8}}, vocab=9)
+    >>> row = np.array([0., 1, 9, 8, 7, 0, 0, 0, 0])
+    >>> ban.next(row, [1, 5])
+    4
+    >>> ban.forced([1, 0], limit=4)
+    [7]
+    """
+
+    @given
+    def __init__(self, sampler, after, vocab):
+        self.sampler = sampler
+        self.after = after
+        self.vocab = vocab
+
+    def next(self, row, history):
+        """The next token: what the sampler chooses when the banned scores are minus infinity.
+
+        The row is not changed: it belongs to the model. With drafts and without, the same
+        history and row give the same token, so nothing may be remembered between two calls.
+
+        Raises
+        ------
+        AllTokensMasked
+            When no token is allowed; the sampler is not asked then.
+        """
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked(f"no token may come after {history[-1]}")
+        row = np.array(row, dtype=float)
+        row[banned] = -np.inf
+        return self.sampler.next(row, history)
+
+    def forced(self, history, limit):
+        """The tokens that must come next, at most `limit`: a draft that cannot be wrong.
+
+        As long as exactly one token is allowed after the newest one, it must come, and the
+        question is the same for the token after it. Empty when there is a choice at once.
+        """
+        newest, tokens = history[-1], []
+        while len(tokens) < limit:
+            allowed = set(range(self.vocab)) - set(self.after.get(newest, ()))
+            if len(allowed) != 1:
+                break
+            newest = allowed.pop()
+            tokens.append(newest)
+        return tokens
+
+
+@ex.wrong("Writes the ban into the row itself. The row belongs to the model, and whoever looks at it afterwards sees scores "
+          "that it never gave. Work on a copy.")
+class InTheRow(Ban):
+    def next(self, row, history):
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row[banned] = -np.inf
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Remembers the newest token by itself: the one that it chose last. After a step that failed, or another stream, "
+          "that is not the end of the history. The history is handed in for this reason.")
+class Remembers(Ban):
+    def next(self, row, history):
+        newest = getattr(self, "chosen", history[-1])
+        banned = list(self.after.get(newest, ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row = np.array(row, dtype=float)
+        row[banned] = -np.inf
+        self.chosen = self.sampler.next(row, history)
+        return self.chosen
+
+
+@ex.wrong("Takes points off instead of forbidding. A score that is high enough comes through all the same: minus infinity is a "
+          "ban, a number is an opinion.")
+class TakesPointsOff(Ban):
+    def next(self, row, history):
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row = np.array(row, dtype=float)
+        row[banned] -= 3.0
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Draws again until the token is allowed. At temperature 0 it never ends or chooses something else, and with a "
+          "temperature a token takes one draw or three: all later draws move. Forbid first, draw once.")
+class DrawsAgain(Ban):
+    def next(self, row, history):
+        banned = self.after.get(history[-1], ())
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        for _ in range(9):
+            token = self.sampler.next(row, history)
+            if token not in banned:
+                return token
+        row = np.array(row, dtype=float)
+        row[list(banned)] = -np.inf
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Asks the sampler although nothing is allowed. What comes back then is any token, or no number at all: notice it "
+          "first, and say so with AllTokensMasked.")
+class NeverMasked(Ban):
+    def next(self, row, history):
+        row = np.array(row, dtype=float)
+        row[list(self.after.get(history[-1], ()))] = -np.inf
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Knows one forced token and stops. After it the next may be forced as well: ask again, with the forced token as the "
+          "newest.")
+class OneForced(Ban):
+    def forced(self, history, limit):
+        allowed = set(range(self.vocab)) - set(self.after.get(history[-1], ()))
+        return list(allowed)[:limit] if len(allowed) == 1 else []
+
+
+@ex.wrong("Drafts where there is still a choice. Two tokens are allowed, and it takes the first: that is a guess, and may be "
+          "rejected. Forced is what has no alternative.")
+class Guesses(Ban):
+    def forced(self, history, limit):
+        newest, tokens = history[-1], []
+        while len(tokens) < limit:
+            allowed = sorted(set(range(self.vocab)) - set(self.after.get(newest, ())))
+            if not 1 <= len(allowed) <= 2:
+                break
+            newest = allowed[0]
+            tokens.append(newest)
+        return tokens
+
+
+@ex.wrong("Pays no attention to `limit`. Forced tokens can go round in a circle, and then the draft would never end.")
+class NoLimit(Ban):
+    def forced(self, history, limit):
+        newest, tokens = history[-1], []
+        while len(tokens) < 64:
+            allowed = set(range(self.vocab)) - set(self.after.get(newest, ()))
+            if len(allowed) != 1:
+                break
+            newest = allowed.pop()
+            tokens.append(newest)
+        return tokens
+
+
+def but(*allowed):
+    """All tokens of the toy but these: what to ban so that only these may come."""
+    return set(range(9)) - set(allowed)
+
+
+RULES = {
+    "nothing is banned": {},
+    "three bans": {0: {1, 2}, 5: {0, 4, 8}, 3: {3}},
+    "a circle": {1: but(2), 2: but(3), 3: but(4, 0), 4: but(1), 0: {0}, 7: but(1), 8: but(1, 7)},
+}
+
+
+def turns(Ban, t, rules, temperature, draft_of, n=40):
+    """The tokens of n or more under a ban, step by step with drafts from `draft_of(ban, history)`, and the sampler."""
+    step, sampler = verifier(), ToySampler(temperature, seed=4)
+    t.case(f"ban = Ban(ToySampler({temperature}, seed=4), {rules}, vocab=9)")
+    ban = t.call(Ban, sampler, rules, 9, shown=None)
+    model, (cache, history) = ToyModel(), prefilled([6, 2, 8])
+    for _ in range(n):
+        draft = draft_of(ban, history)
+        t.call(step, model, cache, history, list(draft), ban, changes=True,
+               shown=f"verify_step(model, cache, {history}, draft={draft}, ban)")
+        t.story[1:] = t.story[-1:]
+        if len(history) > n:
+            break
+    return history, sampler, model
+
+
+def forced_of(t):
+    """A drafter that asks the ban itself what must come."""
+    return lambda ban, history: t.call(ban.forced, list(history), 4, shown=f"ban.forced({history}, limit=4)")
+
+
+def alone(rules, temperature, n=40):
+    """The same tokens by brute force, one by one."""
+    history, sampler = [6, 2, 8], ToySampler(temperature, seed=4)
+    while len(history) <= n + 4:
+        row = ToyModel().row(history)
+        row[list(rules.get(history[-1], ()))] = -np.inf
+        history.append(sampler.next(row, history))
+    return history
+
+
+@ex.check("what is banned never comes, however high its score")
+def never_comes(Ban, t):
+    for rules in RULES.values():
+        for temperature in (0.0, 2.0):
+            history, *_ = turns(Ban, t, rules, temperature, lambda ban, history: [])
+            bad = [(a, b) for a, b in zip(history[2:], history[3:]) if b in rules.get(a, ())]
+            t.holds(not bad, f"{bad[:1]} stands in the text {history}, although {rules} bans it")
+
+
+@ex.check("greedy: the same text with drafts and without, banned guesses included")
+def same_greedy(Ban, t):
+    for rules in RULES.values():
+        want = alone(rules, 0.0)
+        for drafts in (lambda ban, history: [], lambda ban, history: [1, 1, 2],
+                       lambda ban, history: want[len(history):len(history) + 3]):
+            history, *_ = turns(Ban, t, rules, 0.0, drafts)
+            t.equal(history, want[:len(history)], "the text")
+
+
+@ex.check("sampled: the same text with drafts and without, one draw for each token")
+def same_sampled(Ban, t):
+    for rules in RULES.values():
+        want = alone(rules, 1.5)
+        for drafts in (lambda ban, history: [], lambda ban, history: want[len(history):len(history) + 3]):
+            history, sampler, _ = turns(Ban, t, rules, 1.5, drafts)
+            t.equal(history, want[:len(history)], "the text")
+            t.holds(sampler.draws == len(history) - 3, f"{sampler.draws} draws for {len(history) - 3} tokens")
+
+
+@ex.check("the same question has the same answer, in whatever order questions come; the row stays as it was")
+def no_memory(Ban, t):
+    rules = {1: {2}, 2: {3}, 3: {4}}
+    t.case(f"ban = Ban(ToySampler(), {rules}, vocab=9)")
+    ban = t.call(Ban, ToySampler(), rules, 9, shown=None)
+    for newest, best in ((1, 2), (2, 3), (1, 2), (3, 4), (3, 2), (2, 2), (1, 4)):
+        row = np.zeros(9)
+        row[best], row[8] = 5.0, 1.0
+        want = 8 if best in rules[newest] else best
+        t.equal(int(t.call(ban.next, row, [7, newest])), want, "the token")
+
+
+@ex.check("where nothing is allowed: AllTokensMasked, and the sampler is not asked")
+def masked(Ban, t):
+    for temperature in (0.0, 1.0):
+        sampler = ToySampler(temperature)
+        t.case(f"sampler = ToySampler({temperature})")
+        ban = t.call(Ban, sampler, {4: but()}, 9, shown="ban = Ban(sampler, {4: set(range(9))}, vocab=9)")
+        t.raises("AllTokensMasked", ban.next, np.zeros(9), [1, 4], shown="ban.next(row, [1, 4])")
+        t.holds(sampler.choices == 0, "the sampler was asked all the same")
+
+
+@ex.check("forced: all that must come, nothing that need not, never more than the limit")
+def must_come(Ban, t):
+    rules = RULES["a circle"]
+    for newest, limit, want in ((1, 4, [2, 3]), (7, 4, [1, 2, 3]), (7, 2, [1, 2]), (8, 4, []), (5, 4, []), (4, 0, []),
+                                (3, 4, [])):
+        t.case(f"ban = Ban(ToySampler(), {rules}, vocab=9)")
+        ban = t.call(Ban, ToySampler(), rules, 9, shown=None)
+        got = t.call(ban.forced, [6, newest], limit, shown=f"ban.forced([6, {newest}], limit={limit})")
+        t.equal(got, want, "the draft")
+    endless = {1: but(2), 2: but(1)}
+    t.case(f"ban = Ban(ToySampler(), {endless}, vocab=9)")
+    ban = t.call(Ban, ToySampler(), endless, 9, shown=None)
+    t.equal(t.call(ban.forced, [1], 6, shown="ban.forced([1], limit=6)"), [2, 1, 2, 1, 2, 1], "the draft")
+
+
+@ex.check("forced tokens as drafts are all accepted, and the text is the same")
+def forced_drafts(Ban, t):
+    rules, drafted = RULES["a circle"], []
+
+    def drafts(ban, history):
+        draft = forced_of(t)(ban, history)
+        drafted.append(len(draft))
+        return draft
+
+    for temperature in (0.0, 1.5):
+        drafted.clear()
+        want = alone(rules, temperature)
+        history, _, model = turns(Ban, t, rules, temperature, drafts)
+        t.equal(history, want[:len(history)], "the text")
+        t.holds(len(history) - 3 == sum(drafted) + len(model.passes),
+                f"{sum(drafted)} tokens were drafted in {len(model.passes)} passes, which committed {len(history) - 3}")
