@@ -11,10 +11,13 @@ but the last, which goes in with the next step.
 """
 
 import contextlib
+import random
+from types import SimpleNamespace
 
 import numpy as np
 
 from course.exercises import Exercise, given
+from course.grading import proving
 
 
 @given
@@ -1023,3 +1026,434 @@ def shapes(RowCache, t):
         t.raises("KvCacheShapeMismatch", cache.append, 0, k, v,
                  shown=f"cache.append(0, k, v)      # k {k_shape}, v {v_shape}")
         t.holds(not cache.k.any() and not cache.v.any(), "rows were written although the call raised")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch05.prove",
+    title="Prove a cache",
+    points=15,
+    level="hard",
+    section="05.3",
+    cpu_seconds=8.0,
+    hints=[
+        "What must a cache hold after any calls? You know a cache that cannot be wrong: a list. Do everything to both, and "
+        "compare `len` and `read()` after every call.",
+        "A few lines of random calls find more than a page of cases: append mostly, truncate sometimes, on caches of capacity "
+        "1 to 8, a few hundred calls. Use random.Random(seed), so that the same calls come each time.",
+        "Three things a list does not show you: an append to a full cache (KvCacheOverflow, and nothing has changed), a "
+        "result of `read()` that changes later, and two caches that share something.",
+    ],
+)
+
+
+@given
+def forgetful(capacity):
+    """A wrong cache to try your proof on: whatever is appended, it stays empty."""
+    return SimpleNamespace(len=0, append=lambda row: None, truncate=lambda keep: None, read=list)
+
+
+@ex.solution
+def prove(make):
+    """Look for a case in which a cache breaks its contract.
+
+    `make(capacity)` makes an empty cache. What a cache promises:
+
+    - `cache.len` is the number of rows that count.
+    - `cache.append(row)` puts a row after them and counts it. A row is any whole number. A
+      full cache raises KvCacheOverflow instead, and is afterwards as it was before.
+    - `cache.truncate(keep)` keeps the first `keep` rows; at or above `len` nothing changes.
+      `keep` is 0 or more. The places that become free can be used again.
+    - `cache.read()` returns the rows that count, as a list that nobody else holds: what
+      happens to the cache later does not change it, and changing it does not change the
+      cache.
+    - Two caches have nothing to do with each other.
+
+    Whether a cache deletes rows or leaves them lying behind `len` is not your business.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 caches, of a capacity from 1 on, and append 4000 rows to each.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(forgetful) is None
+    False
+    """
+    def same(cache, want, calls):
+        assert cache.len == len(want), f"{calls}: len is {cache.len}, expected {len(want)}"
+        assert list(cache.read()) == want, f"{calls}: {cache.read()}, expected {want}"
+
+    try:
+        for seed in range(40):
+            chance = random.Random(seed)
+            capacity = 1 + seed % 8
+            caches, wanted = [make(capacity), make(capacity)], [[], []]
+            calls, kept = [], []
+            for _ in range(40):
+                who = chance.randrange(2)
+                cache, want = caches[who], wanted[who]
+                if chance.random() < 0.7:
+                    row = chance.choice([0, -1, 1, 2, 3, 500])
+                    calls.append(f"{who}.append({row})")
+                    try:
+                        cache.append(row)
+                    except KvCacheOverflow:
+                        assert len(want) == capacity, f"{calls}: refused at {len(want)} rows of {capacity}"
+                    else:
+                        assert len(want) < capacity, f"{calls}: no KvCacheOverflow"
+                        want.append(row)
+                else:
+                    keep = chance.randrange(capacity + 3)
+                    calls.append(f"{who}.truncate({keep})")
+                    cache.truncate(keep)
+                    del want[keep:]
+                for each, rows in zip(caches, wanted):
+                    same(each, rows, calls)
+                for got, copy in kept:
+                    assert got == copy, f"{calls}: what was read before is {got} now, it was {copy}"
+                kept.append((cache.read(), list(want)))
+                cache.read().append(7)
+                same(cache, want, calls)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@ex.wrong("Says that nothing is wrong, whatever it is given. Try it on `forgetful` first.")
+def content(make):
+    return None
+
+
+@ex.wrong("Calls every cache wrong, right ones too. What it complains of must be a broken promise.")
+def never_content(make):
+    return "Caches are never right."
+
+
+@ex.wrong("Only ever appends. A cache that is never rewound is a list; what makes a KV cache difficult is the way back, and "
+          "what is appended after it.")
+def only_appends(make):
+    try:
+        cache = make(5)
+        for i in range(5):
+            cache.append(i)
+        return None if list(cache.read()) == [0, 1, 2, 3, 4] and cache.len == 5 else "the rows are wrong"
+    except Exception as error:
+        return repr(error)
+
+
+@ex.wrong("Believes the cache: it compares `len` with the length of `read()`, both of the same cache. They can be wrong "
+          "together. Keep a list of your own, and compare with that.")
+def believes_the_cache(make):
+    try:
+        cache = make(6)
+        for i in range(4):
+            cache.append(i)
+        cache.truncate(2)
+        cache.append(9)
+        return None if len(cache.read()) == cache.len > 0 else "len and read() disagree"
+    except Exception as error:
+        return repr(error)
+
+
+@ex.wrong("Never fills a cache. The promise about the full one has three parts: the error, that nothing changed, and that "
+          "there is room again after a rewind.")
+def never_full(make):
+    try:
+        for n in range(1, 6):
+            cache, want, others = make(50), [], make(50)
+            for i in range(3 * n):
+                cache.append(i % 3)
+                want.append(i % 3)
+                before = cache.read()
+                if i % n == 0:
+                    cache.truncate(i // 2)
+                    del want[i // 2:]
+                if list(cache.read()) != want or cache.len != len(want) or others.len:
+                    return f"{cache.read()} is not {want}"
+                before.append(1)
+                if list(cache.read()) != want:
+                    return "a list that was read is the cache's own"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Looks inside: at `cache.rows`. The contract has no such attribute, and right caches keep their rows elsewhere. "
+          "`read()` is the only way to see them.")
+def looks_inside(make):
+    cache = make(4)
+    cache.append(3)
+    try:
+        return None if cache.rows[0] == 3 else "rows[0] is not 3"
+    except AttributeError:
+        return "there is no cache.rows"
+
+
+def cache_maker(fault="", error=ValueError):
+    """A function that makes caches with one fault, named by a word; without a word they are right."""
+    shared = []
+
+    class Cache:
+        def __init__(self, capacity):
+            self.capacity = capacity
+            self.rows = shared if fault == "shared" else []
+            self.len = 0
+            self.appended = 0
+            self.view = []
+
+        def append(self, row):
+            full = self.appended if fault == "counts_appends" else self.len
+            if full >= self.capacity + (fault == "one_more"):
+                if fault == "counts_first":
+                    self.len += 1
+                if fault == "drops_last":
+                    self.rows[self.len - 1] = row
+                if fault != "silent":
+                    raise (IndexError if fault == "other_error" else error)(f"{self.len} rows")
+                return
+            if fault == "zero" and not row:
+                return
+            place = self.appended if fault == "appends_at_the_end" else self.len
+            self.rows[place:place + 1] = [row]
+            self.len += 1
+            self.appended = max(self.appended + 1, self.len) if fault == "counts_appends" else len(self.rows)
+
+        def truncate(self, keep):
+            if fault == "grows":
+                self.len = min(keep, len(self.rows))
+            elif fault == "drops":
+                self.len = max(0, self.len - keep)
+            elif fault == "zero_is_all":
+                self.len = min(self.len, keep or self.len)
+            elif fault == "one_too_few":
+                self.len = min(self.len, max(keep - 1, 0)) if keep < self.len else self.len
+            elif fault == "never":
+                pass
+            else:
+                self.len = min(self.len, keep)
+
+        def read(self):
+            if fault == "stale":
+                return list(self.rows)
+            if fault == "a_view":
+                self.view[:] = self.rows[:self.len]
+                return self.view
+            if fault == "its_own":
+                del self.rows[self.len:]
+                return self.rows
+            return self.rows[:self.len]
+
+    return Cache
+
+
+def right_makers(error):
+    """Right caches in many styles, each with a word on it."""
+
+    class Deletes:
+        def __init__(self, capacity):
+            self.all, self.most = [], capacity
+
+        @property
+        def len(self):
+            return len(self.all)
+
+        def append(self, row):
+            if len(self.all) == self.most:
+                raise error("full")
+            self.all.append(row)
+
+        def truncate(self, keep):
+            del self.all[keep:]
+
+        def read(self):
+            return list(self.all)
+
+    class Array:
+        def __init__(self, capacity):
+            self.k = np.full(capacity, -99)
+            self.len = 0
+
+        def append(self, row):
+            if self.len == len(self.k):
+                raise type("Full", (error,), {})("full")
+            self.k[self.len] = row
+            self.len += 1
+
+        def truncate(self, keep):
+            self.len = min(keep, self.len)
+
+        def read(self):
+            return self.k[:self.len].tolist()
+
+    def chain(capacity):
+        """Each row knows the one before it."""
+        cache = SimpleNamespace(len=0, top=None)
+
+        def append(row):
+            if cache.len == capacity:
+                raise error("full")
+            cache.top, cache.len = (cache.top, row), cache.len + 1
+
+        def truncate(keep):
+            while cache.len > keep:
+                cache.top, cache.len = cache.top[0], cache.len - 1
+
+        def read():
+            rows, at = [], cache.top
+            while at is not None:
+                rows.insert(0, at[1])
+                at = at[0]
+            return rows
+
+        cache.append, cache.truncate, cache.read = append, truncate, read
+        return cache
+
+    return {
+        "rows stay behind `len`, as in the chapter": cache_maker(error=error),
+        "it deletes rows": Deletes,
+        "an array, and an error derived from KvCacheOverflow": Array,
+        "functions around a chain of rows, no class at all": chain,
+    }
+
+
+def overflow_of(prove):
+    """The KvCacheOverflow of the file in which a proof stands."""
+    return proving.home(prove).get("KvCacheOverflow", KvCacheOverflow)
+
+
+def watched(make):
+    """The same caches, whose appends are counted, so that nobody waits for ever until one is full."""
+
+    def made(capacity):
+        cache = make(capacity)
+        cache.append = proving.counted(cache.append)
+        return cache
+
+    return proving.counted(made)
+
+
+def must_find(prove, t, fault, hint):
+    """The proof must have a counterexample against a cache with this fault."""
+    proving.finds(t, prove, watched(cache_maker(fault, overflow_of(prove))), shown="prove(make)", hint=hint)
+
+
+@ex.check("a right cache is spared, written as in the chapter")
+def spares_one(prove, t):
+    proving.spares(t, prove, watched(cache_maker(error=overflow_of(prove))), shown="prove(make)",
+           style="rows stay behind `len`, as in the chapter", vital=True)
+
+
+@ex.check("right caches in other styles are spared")
+def spares_styles(prove, t):
+    for style, make in right_makers(overflow_of(prove)).items():
+        proving.spares(t, prove, watched(make), shown="prove(make)", style=style)
+
+
+@ex.check("wrong cache 1 is found: it takes the wrong number")
+def finds_01(prove, t):
+    must_find(prove, t, "drops",
+              "Which rows are left after a rewind?")
+
+
+@ex.check("wrong cache 2 is found: it takes one row more than it should")
+def finds_02(prove, t):
+    must_find(prove, t, "one_too_few",
+              "Which rows are left after a rewind?")
+
+
+@ex.check("wrong cache 3 is found: it never looks back")
+def finds_03(prove, t):
+    must_find(prove, t, "never",
+              "Which rows are left after a rewind?")
+
+
+@ex.check("wrong cache 4 is found: it remembers what was taken back")
+def finds_04(prove, t):
+    must_find(prove, t, "grows",
+              "A rewind to a place above `len` must change nothing. Above which rows did you try it?")
+
+
+@ex.check("wrong cache 5 is found: it cannot begin anew")
+def finds_05(prove, t):
+    must_find(prove, t, "zero_is_all",
+              "Is there a number of rows to keep that a careless `if` takes for none given?")
+
+
+@ex.check("wrong cache 6 is found: a certain row never arrives")
+def finds_06(prove, t):
+    must_find(prove, t, "zero",
+              "A row is any whole number. Which one is False?")
+
+
+@ex.check("wrong cache 7 is found: yesterday's rows are still to be seen")
+def finds_07(prove, t):
+    must_find(prove, t, "stale",
+              "What do you read after a rewind?")
+
+
+@ex.check("wrong cache 8 is found: yesterday's rows come back")
+def finds_08(prove, t):
+    must_find(prove, t, "appends_at_the_end",
+              "What do you read after a rewind and an append that follows it?")
+
+
+@ex.check("wrong cache 9 is found: what was read is not for keeps")
+def finds_09(prove, t):
+    must_find(prove, t, "a_view",
+              "Keep what you have read, go on, and look at it again.")
+
+
+@ex.check("wrong cache 10 is found: what was read is not yours")
+def finds_10(prove, t):
+    must_find(prove, t, "its_own",
+              "Change what you have read, and read again.")
+
+
+@ex.check("wrong cache 11 is found: it is not alone")
+def finds_11(prove, t):
+    must_find(prove, t, "shared",
+              "How many caches have you made at once?")
+
+
+@ex.check("wrong cache 12 is found: its border is at a wrong place")
+def finds_12(prove, t):
+    must_find(prove, t, "one_more",
+              "What happens at the first row that has no place?")
+
+
+@ex.check("wrong cache 13 is found: it is too polite to complain")
+def finds_13(prove, t):
+    must_find(prove, t, "silent",
+              "What happens at the first row that has no place?")
+
+
+@ex.check("wrong cache 14 is found: it complains in a wrong language")
+def finds_14(prove, t):
+    must_find(prove, t, "other_error",
+              "Which error does the contract name?")
+
+
+@ex.check("wrong cache 15 is found: a refusal leaves a trace in what it says")
+def finds_15(prove, t):
+    must_find(prove, t, "counts_first",
+              "It refuses as it should. Is it the same afterwards?")
+
+
+@ex.check("wrong cache 16 is found: a refusal leaves a trace in what it holds")
+def finds_16(prove, t):
+    must_find(prove, t, "drops_last",
+              "It refuses as it should. Is it the same afterwards?")
+
+
+@ex.check("wrong cache 17 is found: it is full too early")
+def finds_17(prove, t):
+    must_find(prove, t, "counts_appends",
+              "Fill it, rewind it, and fill it again.")

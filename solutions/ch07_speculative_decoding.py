@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from course.exercises import Exercise, given
-from course.grading.proving import counted, finds, home, spares
+from course.grading import proving
 
 
 @given
@@ -1927,105 +1927,157 @@ def right_steps(error):
 
 def error_of(prove):
     """The InvalidDecodeState of the file in which a proof stands."""
-    return home(prove).get("InvalidDecodeState", InvalidDecodeState)
+    return proving.home(prove).get("InvalidDecodeState", InvalidDecodeState)
 
 
 def must_find(prove, t, fault, hint):
     """The proof must have a counterexample against a step with this fault."""
-    finds(t, prove, counted(verifier(fault, error_of(prove))), shown="prove(step)", hint=hint)
+    proving.finds(t, prove, proving.counted(verifier(fault, error_of(prove))), shown="prove(step)", hint=hint)
 
 
 @ex.check("a right step is spared, written as in the chapter")
 def spares_one(prove, t):
-    spares(t, prove, counted(verifier(error=error_of(prove))), shown="prove(step)", style="written as in the chapter",
+    proving.spares(t, prove, proving.counted(verifier(error=error_of(prove))), shown="prove(step)", style="written as in the chapter",
            vital=True)
 
 
 @ex.check("right steps in other styles are spared")
 def spares_styles(prove, t):
     for style, step in right_steps(error_of(prove)).items():
-        spares(t, prove, counted(step), shown="prove(step)", style=style)
+        proving.spares(t, prove, proving.counted(step), shown="prove(step)", style=style)
 
 
-@ex.check("wrong steps 1 to 3 are found: what they commit is not what was chosen")
-def finds_text(prove, t):
-    for fault in ("believes", "bonus_for_correction", "goes_on"):
-        must_find(prove, t, fault, "What does it commit where a drafted token is wrong?")
+@ex.check("wrong step 1 is found: it trusts the draft more than the sampler")
+def finds_01(prove, t):
+    must_find(prove, t, "believes",
+              "What does it commit where a drafted token is wrong?")
+
+
+@ex.check("wrong step 2 is found: its correction comes from a wrong place")
+def finds_02(prove, t):
+    must_find(prove, t, "bonus_for_correction",
+              "What does it commit where a drafted token is wrong?")
+
+
+@ex.check("wrong step 3 is found: it does not know when to end")
+def finds_03(prove, t):
+    must_find(prove, t, "goes_on",
+              "What does it commit where a drafted token is wrong?")
 
 
 @ex.check("wrong step 4 is found: it forgets something at the end of a draft")
-def finds_no_bonus(prove, t):
-    must_find(prove, t, "no_bonus", "How many tokens must come out of a draft that is right to its end?")
+def finds_04(prove, t):
+    must_find(prove, t, "no_bonus",
+              "How many tokens must come out of a draft that is right to its end?")
 
 
 @ex.check("wrong step 5 is found: the worst draft costs it a token")
-def finds_no_correction(prove, t):
-    must_find(prove, t, "no_correction", "How many tokens must come out of a draft that is wrong from the start?")
+def finds_05(prove, t):
+    must_find(prove, t, "no_correction",
+              "How many tokens must come out of a draft that is wrong from the start?")
 
 
 @ex.check("wrong step 6 is found: it compares generously")
-def finds_anywhere(prove, t):
-    must_find(prove, t, "anywhere", "A token can be right, and drafted, and stand at another place.")
+def finds_06(prove, t):
+    must_find(prove, t, "anywhere",
+              "A token can be right, and drafted, and stand at another place.")
 
 
 @ex.check("wrong step 7 is found: long drafts disappoint it")
-def finds_gives_up(prove, t):
-    must_find(prove, t, "gives_up", "How long are your longest drafts that are all right?")
+def finds_07(prove, t):
+    must_find(prove, t, "gives_up",
+              "How long are your longest drafts that are all right?")
 
 
 @ex.check("wrong step 8 is found: one token of the vocabulary is special to it")
-def finds_zero(prove, t):
-    must_find(prove, t, "zero", "Which tokens do your drafts contain? One of them is False to a careless `if`.")
+def finds_08(prove, t):
+    must_find(prove, t, "zero",
+              "Which tokens do your drafts contain? One of them is False to a careless `if`.")
 
 
 @ex.check("wrong step 9 is found: it reports what it did not do")
-def finds_count(prove, t):
-    must_find(prove, t, "accepted_only", "The text is right. What does it return?")
+def finds_09(prove, t):
+    must_find(prove, t, "accepted_only",
+              "The text is right. What does it return?")
 
 
-@ex.check("wrong steps 10 and 11 are found: they leave something in the cache")
-def finds_rows_left(prove, t):
-    for fault in ("keeps_rows", "too_little"):
-        must_find(prove, t, fault, "The text of this step is right. Which rows does it leave after a draft that was wrong?")
+@ex.check("wrong step 10 is found: it leaves something behind in the cache")
+def finds_10(prove, t):
+    must_find(prove, t, "keeps_rows",
+              "Its text is right. Which rows does it leave after a draft that was wrong?")
 
 
-@ex.check("wrong steps 12 and 13 are found: something is missing in the cache")
-def finds_rows_missing(prove, t):
-    for fault in ("too_far", "one_short"):
-        must_find(prove, t, fault, "The text of this step is right. Compare every row in the cache with the history.")
+@ex.check("wrong step 11 is found: it tidies the cache, but not quite")
+def finds_11(prove, t):
+    must_find(prove, t, "too_little",
+              "Its text is right. Which rows does it leave after a draft that was wrong?")
+
+
+@ex.check("wrong step 12 is found: it tidies the cache with zeal")
+def finds_12(prove, t):
+    must_find(prove, t, "too_far",
+              "Its text is right. Compare every row in the cache with the history.")
+
+
+@ex.check("wrong step 13 is found: it tidies the cache where there is nothing to tidy")
+def finds_13(prove, t):
+    must_find(prove, t, "one_short",
+              "Its text is right. Compare every row in the cache, after drafts of every kind.")
 
 
 @ex.check("wrong step 14 is found: it is exact, and saves nothing")
-def finds_passes(prove, t):
-    must_find(prove, t, "one_by_one", "Everything that it says and leaves is right. What did it cost?")
+def finds_14(prove, t):
+    must_find(prove, t, "one_by_one",
+              "Everything that it says and leaves is right. What did it cost?")
 
 
-@ex.check("wrong steps 15 and 16 are found: the text of later steps will suffer")
-def finds_draws(prove, t):
-    for fault in ("ahead", "peeks"):
-        must_find(prove, t, fault, "The tokens of this step are right. What has it used up for them?")
+@ex.check("wrong step 15 is found: what comes after a wrong draft will suffer")
+def finds_15(prove, t):
+    must_find(prove, t, "ahead",
+              "Its tokens are right. What has it used up for them?")
+
+
+@ex.check("wrong step 16 is found: what comes after a right draft will suffer")
+def finds_16(prove, t):
+    must_find(prove, t, "peeks",
+              "Its tokens are right. What has it used up for them?")
 
 
 @ex.check("wrong step 17 is found: it believes that it knows better than the sampler")
-def finds_own_choice(prove, t):
-    must_find(prove, t, "own_choice", "Who may choose a token? At temperature 0 and without a penalty nobody sees it.")
+def finds_17(prove, t):
+    must_find(prove, t, "own_choice",
+              "Who may choose a token? At temperature 0 and without a penalty nobody sees the difference.")
 
 
 @ex.check("wrong step 18 is found: it shows the sampler yesterday's paper")
-def finds_old_history(prove, t):
-    must_find(prove, t, "old_history", "Some samplers look at more than the row.")
+def finds_18(prove, t):
+    must_find(prove, t, "old_history",
+              "Some samplers look at more than the row.")
 
 
 @ex.check("wrong step 19 is found: it does not leave alone what it was lent")
-def finds_spoils(prove, t):
-    must_find(prove, t, "spoils", "Text, cache and draws are right. There is one argument more.")
+def finds_19(prove, t):
+    must_find(prove, t, "spoils",
+              "Text, cache and draws are right. There is one argument more.")
 
 
-@ex.check("wrong steps 20 to 22 are found: they are not careful enough at the start")
-def finds_refusals(prove, t):
-    for fault in ("unchecked", "half", "late"):
-        must_find(prove, t, fault, "What must happen when history and cache do not belong together, in either way? "
-                                   "And what must not have happened by then?")
+@ex.check("wrong step 20 is found: it starts whatever the state is")
+def finds_20(prove, t):
+    must_find(prove, t, "unchecked",
+              "What must happen when history and cache do not belong together?")
+
+
+@ex.check("wrong step 21 is found: it notices only one of two ways to be wrong")
+def finds_21(prove, t):
+    must_find(prove, t, "half",
+              "History and cache can disagree in two directions.")
+
+
+@ex.check("wrong step 22 is found: it notices too late")
+def finds_22(prove, t):
+    must_find(prove, t, "late",
+              "It raises the right error. What had it done by then?")
+
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ and the drafter around it.  Then come a drafter that recycles logits, and the ru
 several sources share one decoder.  At the end your automaton drafts for a real model.
 """
 
+import random
 from collections import deque
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from course.exercises import Exercise, given
+from course.grading import proving
 
 
 @given
@@ -1975,3 +1977,482 @@ def comes_back(mine, t):
         for n in steps:
             t.call(gate.count_down, n, shown=f"gate.count_down({n})")
         t.equal(gate.muted_for, max(0, 128 - sum(steps)), "gate.muted_for")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch08.prove",
+    title="Prove an index of all strings",
+    points=15,
+    level="hard",
+    section="08.4",
+    cpu_seconds=8.0,
+    hints=[
+        "You have `longest_match` by brute force, and `tuple(part) in every string of the text` takes one line. So you can "
+        "compute both answers slowly. The work is to find texts on which a clever index goes wrong.",
+        "An automaton goes wrong when a state is split, and a split needs a text that comes back and then goes on in another "
+        "way. With many different tokens that hardly ever happens: use two or three.",
+        "Try *all* texts of two tokens up to length 8, and a few hundred random ones of length 20 over 2 and 3 tokens. Ask "
+        "after every append, not only at the end. Include token 0, and a text that is one token again and again.",
+        "For `occurs` ask for strings that do occur (slices of the text) and for some that do not; and the empty one.",
+    ],
+)
+
+
+@given
+class KnowsNothing:
+    """A wrong index to try your proof on: it forgets what it is told."""
+
+    match = 0
+
+    def append(self, token):
+        """Take one more token."""
+
+    def occurs(self, tokens):
+        """Whether these tokens stand in the text, one after the other."""
+        return False
+
+
+@ex.solution
+def prove(make):
+    """Look for a text on which an index of all strings gives a wrong answer.
+
+    `make()` makes an index of an empty text. What an index promises:
+
+    - `index.append(token)` takes one more token, a whole number from 0 on.
+    - `index.match` is the length of the longest match: of the longest string at the end of
+      the text that has ended earlier in the text as well. It may overlap itself; 0 if there
+      is none. (The length that `longest_match` finds.)
+    - `index.occurs(tokens)` is True when these tokens, a list, stand somewhere in the text
+      one after the other, and False otherwise. The empty list stands in every text.
+    - Two indexes have nothing to do with each other, and asking changes nothing.
+
+    Whether there is an automaton inside, or a search through everything, is not your
+    business. What it costs is not part of this contract either.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 indexes. Keep the texts short, 60 tokens at most: some right
+        indexes are slow.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(KnowsNothing) is None
+    False
+    """
+    def match(text):
+        """The longest match of a text by brute force."""
+        n = len(text)
+        for size in range(n - 1, 0, -1):
+            if any(text[end - size:end] == text[n - size:] for end in range(size, n)):
+                return size
+        return 0
+
+    def asks(index, text, chance):
+        assert index.match == match(text), f"{text}: the match is {index.match}, expected {match(text)}"
+        assert index.occurs([]), f"{text}: the empty string does not occur"
+        for _ in range(6):
+            i = chance.randrange(len(text))
+            part = text[i:i + chance.randrange(1, 8)]
+            if chance.random() < 0.5:
+                part[chance.randrange(len(part))] = chance.choice(text)
+            found = any(text[j:j + len(part)] == part for j in range(len(text)))
+            assert bool(index.occurs(list(part))) == found, f"{text}: occurs({part}) is wrong"
+
+    try:
+        chance = random.Random(8)
+        texts = [[number >> i & 1 for i in range(8)] for number in range(0, 256, 2)]
+        texts += [[3] * 12, [1, 2] * 8, list(range(12)) * 2]
+        texts += [[chance.randrange(2 + n % 3) for _ in range(24)] for n in range(60)]
+        other, spare = make(), []
+        for text in texts:
+            index = make()
+            for i, token in enumerate(text):
+                index.append(token)
+                asks(index, text[:i + 1], chance)
+            asks(index, text, chance)
+            if len(spare) < 20:
+                other.append(text[1])
+                spare.append(text[1])
+                asks(other, spare, chance)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@ex.wrong("Says that nothing is wrong, whatever it is given. Try it on `KnowsNothing` first.")
+def content(make):
+    return None
+
+
+@ex.wrong("Calls every index wrong, right ones too. What it complains of must be a broken promise.")
+def never_content(make):
+    return "I have a bad feeling."
+
+
+@ex.wrong("Tries the text of the chapter, and no other. An index that goes wrong at a split, or at a second one, passes a single "
+          "text with luck. Let the machine make the texts: all short ones, many random ones.")
+def one_text(make):
+    try:
+        index = make()
+        for token in [5, 6, 7, 5, 6]:
+            index.append(token)
+        return None if index.match == 2 and index.occurs([6, 7]) else "5 6 7 5 6"
+    except Exception as error:
+        return repr(error)
+
+
+@ex.wrong("Its texts hold too many different tokens. Two strings that begin alike and go on in another way are then rare, and so are "
+          "splits. With two or three different tokens nearly every append is a hard case.")
+def rich_texts(make):
+    chance = random.Random(1)
+    try:
+        for _ in range(40):
+            index, text = make(), []
+            for _ in range(30):
+                text.append(chance.randrange(1, 500))
+                index.append(text[-1])
+            for i in range(0, 29, 3):
+                if not index.occurs(text[i:i + 2]):
+                    return f"{text[i:i + 2]} does occur in {text}"
+            for i in range(3):
+                index.append(text[i])
+            if index.match != 3 and len(set(text)) == 30:
+                return f"the match is {index.match}"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Asks for what occurs, and never for what does not. An index that says yes to everything passes. Ask for strings "
+          "that do not stand in the text, too.")
+def only_yes(make):
+    chance = random.Random(2)
+    try:
+        for n in range(80):
+            index, text = make(), []
+            for _ in range(20):
+                text.append(chance.randrange(2 + n % 2))
+                index.append(text[-1])
+                i = chance.randrange(len(text))
+                if not index.occurs(text[i:i + 5]):
+                    return f"{text[i:i + 5]} occurs in {text}"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Takes the earlier match for one that may not overlap. In 3 3 3 3 the string 3 3 3 has ended earlier, one place "
+          "before: that is a match of 3, and right indexes say so.")
+def forbids_overlap(make):
+    chance = random.Random(3)
+    try:
+        for _ in range(60):
+            index, text = make(), []
+            for _ in range(16):
+                text.append(chance.randrange(2))
+                index.append(text[-1])
+                n = len(text)
+                sizes = [k for k in range(1, n // 2 + 1) if any(text[j:j + k] == text[n - k:] for j in range(n - 2 * k + 1))]
+                if index.match != max(sizes, default=0):
+                    return f"{text}: {index.match}"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+class Slow:
+    """An index by brute force, with one fault named by a word; without a word it is right."""
+
+    fault = ""
+
+    def __init__(self):
+        self.text = []
+
+    def append(self, token):
+        if self.fault == "zero" and not token:
+            return
+        self.text.append(token)
+
+    @property
+    def match(self):
+        n = len(self.text)
+        for size in range(min(n - 1, 6) if self.fault == "six" else n - 1, 0, -1):
+            last = n - size if self.fault == "overlap" else n - 1
+            ends = range(size, last + 1)
+            if self.fault == "beginning":
+                ends = range(size, size + 1)
+            if any(self.text[end - size:end] == self.text[n - size:] for end in ends):
+                return size
+        return 0
+
+    def occurs(self, tokens):
+        if self.fault == "yes":
+            return set(tokens) <= set(self.text)
+        if self.fault == "digits":
+            return "".join(map(str, tokens)) in "".join(map(str, self.text))
+        if self.fault == "empty" and not tokens:
+            return False
+        return any(self.text[i:i + len(tokens)] == list(tokens) for i in range(len(self.text) - len(tokens) + 1))
+
+
+def faulty(word):
+    """A class of slow indexes with a fault."""
+    return type("Index", (Slow,), {"fault": word})
+
+
+class Quick:
+    """A suffix automaton as an index, with one fault named by a word; without a word it is right."""
+
+    fault = ""
+    common = [{}]
+
+    def __init__(self):
+        self.next, self.up, self.size = self.common if self.fault == "shared" else [{}], [-1], [0]
+        self.whole = self.at = self.match = 0
+
+    def state(self, size, up, edges):
+        self.next.append(edges)
+        self.up.append(up)
+        self.size.append(size)
+        return len(self.size) - 1
+
+    def follow(self, token):
+        """Move the cursor on over a token."""
+        while self.at and token not in self.next[self.at]:
+            self.at = self.up[self.at]
+            self.match = self.size[self.at]
+        if token in self.next[self.at]:
+            self.at, self.match = self.next[self.at][token], self.match + 1
+
+    def append(self, token):
+        if self.fault != "cursor_late":
+            self.follow(token)
+        new, s = self.state(self.size[self.whole] + 1, 0, {}), self.whole
+        while s != -1 and token not in self.next[s]:
+            self.next[s][token] = new
+            s = self.up[s]
+        self.whole = new
+        if s != -1:
+            old = self.next[s][token]
+            if self.size[old] == self.size[s] + 1 or self.fault == "no_split":
+                self.up[new] = old
+            else:
+                self.split(s, old, new, token)
+        if self.fault == "cursor_late":
+            self.follow(token)
+
+    def split(self, s, old, new, token):
+        edges = self.next[old] if self.fault == "same_edges" else {} if self.fault == "no_edges" else dict(self.next[old])
+        clone = self.state(self.size[s] + 1, self.up[old], edges)
+        while s != -1 and self.next[s].get(token) == old:
+            if self.fault != "no_redirect":
+                self.next[s][token] = clone
+            s = -1 if self.fault == "redirect_once" else self.up[s]
+        self.up[new] = clone if self.fault != "links_to_old" else old
+        if self.fault != "old_keeps_link":
+            self.up[old] = clone
+        if self.at == old and self.match <= self.size[clone]:
+            self.at = clone
+
+    def occurs(self, tokens):
+        s = 0
+        for token in tokens:
+            if token not in self.next[s]:
+                return False
+            s = self.next[s][token]
+        if self.fault == "asking_moves":
+            self.match = min(self.match, max(len(tokens), 1))
+        return True
+
+
+def quick(word):
+    """A class of automata with a fault."""
+    return type("Index", (Quick,), {"fault": word, "common": [{}]})
+
+
+def right_indexes():
+    """Right indexes in many styles, each with a word on it."""
+
+    class Words:
+        """The text as a string of characters, searched by Python."""
+
+        def __init__(self):
+            self.text = ""
+
+        def append(self, token):
+            self.text += chr(1000 + token)
+
+        @property
+        def match(self):
+            size = 0
+            while size < len(self.text) and self.text.find(self.text[len(self.text) - size - 1:]) < len(self.text) - size - 1:
+                size += 1
+            return size
+
+        def occurs(self, tokens):
+            return "".join(chr(1000 + token) for token in tokens) in self.text
+
+    class Lengths:
+        """For each earlier place, how long it agrees with the end; one list, made anew with each token."""
+
+        def __init__(self):
+            self.text, self.agree, self.match = [], [], 0
+
+        def append(self, token):
+            longer = [1] + [n + 1 for n in self.agree]
+            self.agree = [longer[i] if earlier == token else 0 for i, earlier in enumerate(self.text)]
+            self.match = max(self.agree, default=0)
+            self.text.append(token)
+
+        def occurs(self, tokens):
+            return any(all(a == b for a, b in zip(tokens, self.text[i:] + [None] * 99))
+                       for i in range(len(self.text) + 1))
+
+    class Trie:
+        """Every string of the text in a set, the way of the chapter."""
+
+        def __init__(self):
+            self.text, self.strings, self.match = (), {()}, 0
+
+        def append(self, token):
+            self.text += (token,)
+            ends = [self.text[i:] for i in range(len(self.text))]
+            self.match = max((len(end) for end in ends if end in self.strings), default=0)
+            self.strings.update(ends)
+
+        def occurs(self, tokens):
+            return tuple(tokens) in self.strings
+
+    return {
+        "a search through everything": faulty(""),
+        "a suffix automaton": quick(""),
+        "a string of characters": Words,
+        "a list of lengths": Lengths,
+        "a set of all strings": Trie,
+    }
+
+
+def must_find(prove, t, make, hint):
+    """The proof must have a counterexample against this index."""
+    proving.finds(t, prove, proving.counted(make), shown="prove(make)", hint=hint)
+
+
+@ex.check("a right index is spared: a search through everything")
+def spares_one(prove, t):
+    proving.spares(t, prove, proving.counted(faulty("")), shown="prove(make)", style="a search through everything", vital=True)
+
+
+@ex.check("right indexes in other styles are spared")
+def spares_styles(prove, t):
+    for style, make in right_indexes().items():
+        proving.spares(t, prove, proving.counted(make), shown="prove(make)", style=style)
+
+
+@ex.check("wrong index 1 is found: it is strict with strings that touch")
+def finds_01(prove, t):
+    must_find(prove, t, faulty("overlap"),
+              "Where may the earlier string stand?")
+
+
+@ex.check("wrong index 2 is found: it has no patience")
+def finds_02(prove, t):
+    must_find(prove, t, faulty("six"),
+              "How long are the longest matches in your texts?")
+
+
+@ex.check("wrong index 3 is found: it only looks at one place")
+def finds_03(prove, t):
+    must_find(prove, t, faulty("beginning"),
+              "Where may the earlier string stand?")
+
+
+@ex.check("wrong index 4 is found: it does not hear a certain token")
+def finds_04(prove, t):
+    must_find(prove, t, faulty("zero"),
+              "Tokens are whole numbers from 0 on.")
+
+
+@ex.check("wrong index 5 is found: it likes to say yes")
+def finds_05(prove, t):
+    must_find(prove, t, faulty("yes"),
+              "Which strings do you ask for? Some that do not occur, of tokens that do?")
+
+
+@ex.check("wrong index 6 is found: it reads aloud, without pauses")
+def finds_06(prove, t):
+    must_find(prove, t, faulty("digits"),
+              "Tokens can have several digits.")
+
+
+@ex.check("wrong index 7 is found: it has no answer to the shortest question")
+def finds_07(prove, t):
+    must_find(prove, t, faulty("empty"),
+              "Which is the shortest string that you can ask for?")
+
+
+@ex.check("wrong index 8 is found: it finds the text in the text")
+def finds_08(prove, t):
+    must_find(prove, t, quick("cursor_late"),
+              "How long is the match after the first token?")
+
+
+@ex.check("wrong index 9 is found: it never makes a difference")
+def finds_09(prove, t):
+    must_find(prove, t, quick("no_split"),
+              "Its strings are all there. Take few different tokens, so that texts come back and then go on in another way.")
+
+
+@ex.check("wrong index 10 is found: it makes a difference and does not use it")
+def finds_10(prove, t):
+    must_find(prove, t, quick("no_redirect"),
+              "Take few different tokens, so that texts come back and then go on in another way.")
+
+
+@ex.check("wrong index 11 is found: it does not go back far enough")
+def finds_11(prove, t):
+    must_find(prove, t, quick("redirect_once"),
+              "Take few different tokens, so that texts come back and then go on in another way.")
+
+
+@ex.check("wrong index 12 is found: it forgets where its ways led")
+def finds_12(prove, t):
+    must_find(prove, t, quick("no_edges"),
+              "Take few different tokens, so that texts come back and then go on in another way.")
+
+
+@ex.check("wrong index 13 is found: two of its states hold the same dict")
+def finds_13(prove, t):
+    must_find(prove, t, quick("same_edges"),
+              "It says yes too often. When do you ask for what does not occur?")
+
+
+@ex.check("wrong index 14 is found: a new way back leads to a wrong place")
+def finds_14(prove, t):
+    must_find(prove, t, quick("links_to_old"),
+              "The strings are all there. Look at the match after every append, in longer texts.")
+
+
+@ex.check("wrong index 15 is found: an old way back leads to a wrong place")
+def finds_15(prove, t):
+    must_find(prove, t, quick("old_keeps_link"),
+              "The strings are all there. Look at the match after every append, in longer texts.")
+
+
+@ex.check("wrong index 16 is found: it is not alone")
+def finds_16(prove, t):
+    must_find(prove, t, quick("shared"),
+              "How many indexes have you made?")
+
+
+@ex.check("wrong index 17 is found: it does not stand being asked")
+def finds_17(prove, t):
+    must_find(prove, t, quick("asking_moves"),
+              "Ask, and look at the match again afterwards.")
