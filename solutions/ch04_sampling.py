@@ -12,6 +12,7 @@ from collections import Counter
 import numpy as np
 
 from course.exercises import Exercise, given
+from course.grading import proving
 
 
 @given
@@ -1270,3 +1271,318 @@ def negative(Ban, t):
     for tokens in ([-1], [3, -2, 0]):
         t.case()
         t.raises("ValueError", made, tokens, shown=f"Ban({tokens})")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch04.prove",
+    title="Prove a sampler",
+    points=15,
+    level="hard",
+    section="04.7",
+    cpu_seconds=12.0,
+    hints=[
+        "Of n draws about n * p are the token with probability p, and the number strays by sd = sqrt(n * p * (1 - p)). Beyond "
+        "5 sd it strays by chance less than once in a million times. Beyond 2 sd it does so once in twenty.",
+        "Whether each token comes often enough is one question. Draws can have the right shares and still not be draws: look "
+        "at pairs of neighbours (expect n * p[a] * p[b]), at the halves apart, and at two calls: can they agree?",
+        "Shares can be too good as well. sum((count - n p)^2 / (n p)) is about the number of tokens minus 1; below a "
+        "hundredth it is no accident.",
+        "Each question may answer wrongly by chance, so many questions need a wide border each: 5 sd for each of 36 pairs "
+        "is still safe. np.bincount(ids, minlength=k) counts; np.bincount(ids[:-1] * k + ids[1:], minlength=k * k) counts pairs.",
+    ],
+)
+
+
+@given
+def all_alike(n):
+    """A wrong sampler to try your proof on: it draws the token 0 every time."""
+    return np.zeros(n, int)
+
+
+@ex.solution
+def prove(sample, p):
+    """Look for a sign that a sampler does not draw as it should.
+
+    `sample(n)` makes n draws and returns them: an array of n token ids. It claims that each
+    draw is the token i with probability p[i], independent of all draws before it, also of
+    those of an earlier call.
+
+    No number of draws proves that. Your verdict may be wrong by chance: of a thousand right
+    samplers you may accuse one. The faults that are looked for show themselves clearly in
+    20000 draws.
+
+    Parameters
+    ----------
+    sample : callable
+        May be asked for 20000 draws, all calls together.
+    p : float64 array [k]
+        The probability of each token; none is below 0.004, and they sum to 1.
+
+    Returns
+    -------
+    str or None
+        None when nothing is suspicious. Otherwise a text that says what is.
+
+    Examples
+    --------
+    >>> prove(all_alike, np.array([0.5, 0.3, 0.2])) is None
+    False
+    """
+    k, n = len(p), 10000
+
+    def strays(counts, chances, draws):
+        """The largest distance from what is expected, in standard deviations."""
+        return float(np.max(np.abs(counts - draws * chances) / np.sqrt(draws * chances * (1 - chances) + 1)))
+
+    calls = [np.asarray(sample(n)), np.asarray(sample(n))]
+    for ids in calls:
+        if ids.shape != (n,) or ids.min() < 0 or ids.max() >= k:
+            return f"draws that are no tokens, or not {n} of them: {ids.min()} to {ids.max()}"
+    if np.mean(calls[0] == calls[1]) > 0.5 * (1 + p.max()):
+        return "two calls drew the same"
+    ids = np.concatenate(calls)
+    counts = np.bincount(ids, minlength=k)
+    if strays(counts, p, 2 * n) > 5:
+        return f"of {2 * n} draws {counts}, expected {2 * n * p}"
+    error = np.sum((counts - 2 * n * p) ** 2 / (2 * n * p))
+    if error < 0.005:
+        return f"the shares are too good to be true: {counts}"
+    for half in (*calls, ids[:n // 2], ids[-n // 2:]):
+        if strays(np.bincount(half, minlength=k), p, len(half)) > 5:
+            return "a part of the draws has shares of its own"
+    pairs = np.bincount(ids[:-1] * k + ids[1:], minlength=k * k)
+    if strays(pairs, np.outer(p, p).ravel(), 2 * n - 1) > 6:
+        return "a draw depends on the one before it"
+    return None
+
+
+@ex.wrong("Finds nothing suspicious, whatever is drawn. Try it on `all_alike` first.")
+def content(sample, p):
+    return None
+
+
+@ex.wrong("Suspects every sampler. What it complains of must be seen in the draws.")
+def never_content(sample, p):
+    return "This is no accident."
+
+
+@ex.wrong("Accuses right samplers too often. A border of 2 standard deviations is crossed by chance once in twenty, for each "
+          "token; whoever asks several questions needs a wider border for each.")
+def two_deviations(sample, p):
+    n = 20000
+    counts = np.bincount(sample(n), minlength=len(p))
+    z = np.abs(counts - n * p) / np.sqrt(n * p * (1 - p))
+    return f"{counts}" if len(counts) > len(p) or z.max() > 2 else None
+
+
+@ex.wrong("Demands the same relative accuracy of every token: 5 per cent. A rare token is counted a few dozen times, and strays "
+          "by more than that by chance. The border follows from sqrt(n p (1 - p)).")
+def five_per_cent(sample, p):
+    n = 20000
+    counts = np.bincount(sample(n), minlength=len(p))
+    return f"{counts}" if len(counts) > len(p) or np.any(np.abs(counts / (n * p) - 1) > 0.05) else None
+
+
+@ex.wrong("Draws too little. 200 draws say how often a token comes to within 3 in a hundred at best; a token of 4 in a thousand "
+          "is not missed among them. Four times as many draws see a fault of half the size.")
+def too_few_draws(sample, p):
+    n = 200
+    counts = np.bincount(sample(n), minlength=len(p))
+    z = np.abs(counts[:len(p)] - n * p) / np.sqrt(n * p * (1 - p))
+    return f"{counts}" if len(counts) > len(p) or z.max() > 5 else None
+
+
+@ex.wrong("Counts how often each token comes, and nothing else. Draws with the right shares need not be independent: a draw can "
+          "hang on the one before it, a second call can repeat the first, the shares can be too good.")
+def shares_only(sample, p):
+    n = 20000
+    counts = np.bincount(sample(n), minlength=len(p))
+    z = np.abs(counts[:len(p)] - n * p) / np.sqrt(n * p * (1 - p))
+    return f"{counts}" if len(counts) > len(p) or z.max() > 5 else None
+
+
+@ex.wrong("Compares the sampler with itself: the shares of two calls. A sampler with wrong shares has them in both. What to "
+          "expect is in `p`.")
+def with_itself(sample, p):
+    n = 10000
+    a, b = (np.bincount(sample(n), minlength=2 * len(p)) for _ in range(2))
+    z = np.abs(a - b) / np.sqrt(a + b + 1)
+    return f"{a} and {b}" if z.max() > 4.5 or len(a) > 2 * len(p) else None
+
+
+SHARES = (np.array([0.5, 0.25, 0.15, 0.08, 0.016, 0.004]), np.array([0.25, 0.25, 0.25, 0.25]), np.array([0.3, 0.6, 0.1]))
+
+
+class TooManyDraws(Exception):
+    """A proof asked for more draws than it may."""
+
+
+def sampler_of(fault, p, seed):
+    """A function that draws, with one fault named by a word; without a word it is right."""
+    rng, k, drawn = np.random.default_rng(seed), len(p), [0]
+    if fault == "sharper":
+        p = p**1.15 / np.sum(p**1.15) if np.ptp(p) else np.array([0.28, 0.24, 0.24, 0.24])
+    elif fault == "uniform":
+        p = np.full(k, 1 / k) if np.ptp(p) else np.array([0.3, 0.25, 0.25, 0.2])
+    elif fault == "never_last":
+        p = np.append(p[:-1], 0) / (1 - p[-1])
+    elif fault == "rare_twice":
+        p = np.append(p[:-1] * (1 - 2 * p[-1]) / (1 - p[-1]), 2 * p[-1])
+    elif fault == "swapped":
+        p = p[[1, 0, *range(2, k)]] if p[0] != p[1] else p * np.linspace(0.9, 1.1, k)
+    edges, most = np.cumsum(p), 20000
+    ids = np.minimum(np.searchsorted(edges, rng.random(most) * edges[-1], side="right"), k - 1)
+    if fault == "sticky":
+        for i in np.flatnonzero(rng.random(most - 1) < 0.15) + 1:
+            ids[i] = ids[i - 1]
+    elif fault == "restless":
+        for i in 3 * np.flatnonzero(ids[3::3] == ids[2:-1:3]) + 3:
+            ids[i] = ids[i - 2]
+    elif fault == "too_good":
+        ids = rng.permutation(np.searchsorted(edges, (np.arange(most) + 0.5) / most * edges[-1], side="right"))
+    elif fault == "tires":
+        ids[12000:][rng.random(most - 12000) < 0.2] = 0
+    elif fault == "outside":
+        ids[rng.random(most) < 0.001] = k
+    elif fault == "sorted":
+        ids = np.sort(ids.reshape(-1, 50)).ravel()
+
+    def sample(n):
+        begin, drawn[0] = drawn[0], drawn[0] + n
+        if drawn[0] > most:
+            raise TooManyDraws(f"{drawn[0]} draws, {most} are allowed")
+        return ids[:n].copy() if fault == "begins_anew" else ids[begin:drawn[0]].copy()
+
+    return sample
+
+
+def right_samplers(p):
+    """Right samplers in many styles, each with a word on it: functions of a seed."""
+    k = len(p)
+
+    def clocks(seed):
+        rng = np.random.default_rng(seed)
+        return lambda n: np.argmin(rng.standard_exponential((n, k)) / p, axis=1)
+
+    def choice(seed):
+        rng = np.random.default_rng(seed)
+        return lambda n: rng.choice(k, n, p=p)
+
+    def rejected(seed):
+        """Proposes a token and accepts it with probability p / max(p)."""
+        rng = np.random.default_rng(seed)
+
+        def sample(n):
+            ids = rng.integers(0, k, 12 * n)
+            return ids[rng.random(12 * n) < p[ids] / p.max()][:n]
+
+        return sample if k * p.max() < 10 else choice(seed)
+
+    def downwards(seed):
+        rng = np.random.default_rng(seed)
+        return lambda n: k - 1 - np.searchsorted(np.cumsum(p[::-1]), rng.random(n) * 0.999999999, side="right")
+
+    return {"a point on a line": lambda seed: sampler_of("", p, seed), "who comes first of k clocks": clocks,
+            "`choice` of NumPy": choice, "propose and reject": rejected, "a line from the other end": downwards}
+
+
+def must_find(prove, t, fault, hint):
+    """The proof must suspect every sampler with this fault."""
+    for p in SHARES:
+        for seed in range(2):
+            shown = f"prove(sample, p)      # p = {p.tolist()}"
+            proving.finds(t, prove, sampler_of(fault, p, 50 + seed), p.copy(), shown=shown, hint=hint)
+
+
+@ex.check("a right sampler is spared")
+def spares_one(prove, t):
+    for p in SHARES:
+        proving.spares(t, prove, sampler_of("", p, 7), p.copy(), shown="prove(sample, p)", style="a point on a line", vital=True)
+
+
+@ex.check("of 120 right samplers in five styles at most two are suspected")
+def seldom_wrong(prove, t):
+    claims = []
+    for seed in range(8):
+        for p in SHARES:
+            for style, make in right_samplers(p).items():
+                said = proving.verdict(t, prove, make(1000 + seed), p.copy(), about="it",
+                                       shown=f"prove(sample, p)      # a right one: {style}; p = {p.tolist()}")
+                if said is not None:
+                    claims.append(said)
+    t.holds(len(claims) <= 2, f"accuses {len(claims)} of 120 right samplers; one in a thousand is allowed. One of your "
+                              f"claims was: {(claims or [''])[0][:200]}")
+
+
+@ex.check("wrong sampler 1 is found: it has no favourites")
+def finds_01(prove, t):
+    must_find(prove, t, "uniform",
+              "Compare how often each token comes with what p says.")
+
+
+@ex.check("wrong sampler 2 is found: it likes likely tokens a little too much")
+def finds_02(prove, t):
+    must_find(prove, t, "sharper",
+              "Compare how often each token comes with what p says. How small a difference do your draws show?")
+
+
+@ex.check("wrong sampler 3 is found: it takes one token for another")
+def finds_03(prove, t):
+    must_find(prove, t, "swapped",
+              "Compare how often each token comes with what p says.")
+
+
+@ex.check("wrong sampler 4 is found: a token never comes")
+def finds_04(prove, t):
+    must_find(prove, t, "never_last",
+              "How many times should the rarest token come in your draws?")
+
+
+@ex.check("wrong sampler 5 is found: a rare token is not quite rare enough")
+def finds_05(prove, t):
+    must_find(prove, t, "rare_twice",
+              "Compare how often each token comes with what p says. The rare ones too.")
+
+
+@ex.check("wrong sampler 6 is found: now and then it draws what is no token")
+def finds_06(prove, t):
+    must_find(prove, t, "outside",
+              "Which ids may come at all?")
+
+
+@ex.check("wrong sampler 7 is found: it likes to say things twice")
+def finds_07(prove, t):
+    must_find(prove, t, "sticky",
+              "The shares are right. Is a draw independent of the one before it?")
+
+
+@ex.check("wrong sampler 8 is found: it does not like to say things twice")
+def finds_08(prove, t):
+    must_find(prove, t, "restless",
+              "Is a draw independent of the one before it?")
+
+
+@ex.check("wrong sampler 9 is found: it is tidy")
+def finds_09(prove, t):
+    must_find(prove, t, "sorted",
+              "The shares are right. Is a draw independent of the one before it?")
+
+
+@ex.check("wrong sampler 10 is found: it has a short memory")
+def finds_10(prove, t):
+    must_find(prove, t, "begins_anew",
+              "Each call by itself is right. Are two of them independent?")
+
+
+@ex.check("wrong sampler 11 is found: it begins well")
+def finds_11(prove, t):
+    must_find(prove, t, "tires",
+              "Are all your draws alike, early and late ones?")
+
+
+@ex.check("wrong sampler 12 is found: it is better than right")
+def finds_12(prove, t):
+    must_find(prove, t, "too_good",
+              "How far should the numbers stray from what is expected?")
