@@ -258,3 +258,41 @@ class Ban:
     def reset(self):
         """A new turn begins: forget the tokens that were committed."""
         raise NotImplementedError("ch04.ban: your code here")
+
+
+# %% ch04.prove - Prove a sampler (15 points, hard, section 04.7)
+
+def all_alike(n):
+    """A wrong sampler to try your proof on: it draws the token 0 every time."""
+    return np.zeros(n, int)
+
+
+def prove(sample, p):
+    """Look for a sign that a sampler does not draw as it should.
+
+    `sample(n)` makes n draws and returns them: an array of n token ids. It claims that each
+    draw is the token i with probability p[i], independent of all draws before it, also of
+    those of an earlier call.
+
+    No number of draws proves that. Your verdict may be wrong by chance: of a thousand right
+    samplers you may accuse one. The faults that are looked for show themselves clearly in
+    20000 draws.
+
+    Parameters
+    ----------
+    sample : callable
+        May be asked for 20000 draws, all calls together.
+    p : float64 array [k]
+        The probability of each token; none is below 0.004, and they sum to 1.
+
+    Returns
+    -------
+    str or None
+        None when nothing is suspicious. Otherwise a text that says what is.
+
+    Examples
+    --------
+    >>> prove(all_alike, np.array([0.5, 0.3, 0.2])) is None
+    False
+    """
+    raise NotImplementedError("ch04.prove: your code here")

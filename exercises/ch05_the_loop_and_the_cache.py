@@ -11,21 +11,11 @@ but the last, which goes in with the next step.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch05`, or in the notebook with a cell that begins
-with `%%exercise ch05.truncate`. Both are the same file: this one. Stuck?
-`python3 -m course hint ch05.truncate`.
-
-Rules for all exercises:
-
-- An exercise is graded alone, in a process of its own. It knows what its file in
-  exercises/ holds, and nothing of your notebook: import and define what you use there,
-  or in the exercise's cell.
-- Arguments stay as they are, unless the contract says that they change: work on a copy.
-- Types count: where the contract says list, a tuple or an array is wrong.
-- You build it yourself: the engine (`fucina`) and the solutions are no part of an
-  answer, unless the contract says so.
+with `%%exercise ch05.truncate`.
 """
 
-import math
+import random
+from types import SimpleNamespace
 import numpy as np
 
 
@@ -330,3 +320,45 @@ class RowCache:
     def read(self, layer):
         """The pair (k, v) of a layer: float32 [len, dim] each, as the cache has it."""
         raise NotImplementedError("ch05.row_cache: your code here")
+
+
+# %% ch05.prove - Prove a cache (15 points, hard, section 05.3)
+
+def forgetful(capacity):
+    """A wrong cache to try your proof on: whatever is appended, it stays empty."""
+    return SimpleNamespace(len=0, append=lambda row: None, truncate=lambda keep: None, read=list)
+
+
+def prove(make):
+    """Look for a case in which a cache breaks its contract.
+
+    `make(capacity)` makes an empty cache. What a cache promises:
+
+    - `cache.len` is the number of rows that count.
+    - `cache.append(row)` puts a row after them and counts it. A row is any whole number. A
+      full cache raises KvCacheOverflow instead, and is afterwards as it was before.
+    - `cache.truncate(keep)` keeps the first `keep` rows; at or above `len` nothing changes.
+      `keep` is 0 or more. The places that become free can be used again.
+    - `cache.read()` returns the rows that count, as a list that nobody else holds: what
+      happens to the cache later does not change it, and changing it does not change the
+      cache.
+    - Two caches have nothing to do with each other.
+
+    Whether a cache deletes rows or leaves them lying behind `len` is not your business.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 caches, of a capacity from 1 on, and append 4000 rows to each.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(forgetful) is None
+    False
+    """
+    raise NotImplementedError("ch05.prove: your code here")

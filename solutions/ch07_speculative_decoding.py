@@ -2300,6 +2300,11 @@ def forced_of(t):
     return lambda ban, history: t.call(ban.forced, list(history), 4, shown=f"ban.forced({history}, limit=4)")
 
 
+def knows(want):
+    """A drafter that knows the text."""
+    return lambda ban, history: want[len(history):len(history) + 3]
+
+
 def alone(rules, temperature, n=40):
     """The same tokens by brute force, one by one."""
     history, sampler = [6, 2, 8], ToySampler(temperature, seed=4)
@@ -2323,8 +2328,7 @@ def never_comes(Ban, t):
 def same_greedy(Ban, t):
     for rules in RULES.values():
         want = alone(rules, 0.0)
-        for drafts in (lambda ban, history: [], lambda ban, history: [1, 1, 2],
-                       lambda ban, history: want[len(history):len(history) + 3]):
+        for drafts in (lambda ban, history: [], lambda ban, history: [1, 1, 2], knows(want)):
             history, *_ = turns(Ban, t, rules, 0.0, drafts)
             t.equal(history, want[:len(history)], "the text")
 
@@ -2333,7 +2337,7 @@ def same_greedy(Ban, t):
 def same_sampled(Ban, t):
     for rules in RULES.values():
         want = alone(rules, 1.5)
-        for drafts in (lambda ban, history: [], lambda ban, history: want[len(history):len(history) + 3]):
+        for drafts in (lambda ban, history: [], knows(want)):
             history, sampler, _ = turns(Ban, t, rules, 1.5, drafts)
             t.equal(history, want[:len(history)], "the text")
             t.holds(sampler.draws == len(history) - 3, f"{sampler.draws} draws for {len(history) - 3} tokens")

@@ -30,7 +30,7 @@ def home(function: Any) -> Mapping[str, Any]:
     function = inspect.unwrap(getattr(function, "__func__", function))
     names = getattr(function, "__globals__", None)
     if names is None:
-        names = getattr(getattr(type(function), "__call__", None), "__globals__", None)
+        names = getattr(vars(type(function)).get("__call__"), "__globals__", None)
     return names or {}
 
 
