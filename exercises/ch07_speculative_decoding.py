@@ -343,3 +343,99 @@ def read_log(steps):
     (3.0, 1.0, 2.0)
     """
     raise NotImplementedError("ch07.stats: your code here")
+
+
+# %% ch07.prove - Prove a verify step (20 points, hard, section 07.10)
+
+def says_five(model, cache, history, draft, sampler):
+    """A wrong step to try your proof on: it always commits the token 5."""
+    model.forward([history[-1]], cache)
+    history.append(5)
+    return 1
+
+
+def prove(step):
+    """Look for a case in which a verify step breaks its contract.
+
+    `step` is called as `step(model, cache, history, draft, sampler)` and claims to do what
+    the contract of `verify_step` says (at the top of this file). You bring everything else:
+    models, caches, samplers, drafts, and the answers to compare with.
+
+    A wrong step may break any of its promises, in all cases or in few. It may also raise
+    where it should not: that is a counterexample, too. A right step may be written in any
+    style. How it gets there is not your business, as long as every promise is kept.
+
+    Parameters
+    ----------
+    step : callable
+        Takes its five arguments by position. You may call it up to 4000 times.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(says_five) is None
+    False
+    """
+    raise NotImplementedError("ch07.prove: your code here")
+
+
+# %% ch07.ban - A ban, a draft, and what must come (15 points, medium, section 07.8)
+
+class AllTokensMasked(ValueError):
+    """A ban leaves no token that could be chosen."""
+
+
+class Ban:
+    """A sampler under a ban that depends on the text: some tokens may not come after some others.
+
+    It has the face of a sampler, so a verify step uses it like any other. And it knows
+    sometimes what must come: where the ban leaves a single token, a drafter need not guess.
+
+    Parameters
+    ----------
+    sampler : object with `next(row, history)`
+        Chooses from what is allowed.
+    after : dict of int to set of int
+        after[t] may not come after the token t. A token that is no key bans nothing.
+    vocab : int
+        The tokens are 0 ... vocab - 1.
+
+    Examples
+    --------
+    >>> ban = Ban(ToySampler(), {5: {2, 3}, 0: {0, 1, 2, 3, 4, 5, 6, 8}}, vocab=9)
+    >>> row = np.array([0., 1, 9, 8, 7, 0, 0, 0, 0])
+    >>> ban.next(row, [1, 5])
+    4
+    >>> ban.forced([1, 0], limit=4)
+    [7]
+    """
+
+    def __init__(self, sampler, after, vocab):
+        self.sampler = sampler
+        self.after = after
+        self.vocab = vocab
+
+    def next(self, row, history):
+        """The next token: what the sampler chooses when the banned scores are minus infinity.
+
+        The row is not changed: it belongs to the model. With drafts and without, the same
+        history and row give the same token, so nothing may be remembered between two calls.
+
+        Raises
+        ------
+        AllTokensMasked
+            When no token is allowed; the sampler is not asked then.
+        """
+        raise NotImplementedError("ch07.ban: your code here")
+
+    def forced(self, history, limit):
+        """The tokens that must come next, at most `limit`: a draft that cannot be wrong.
+
+        As long as exactly one token is allowed after the newest one, it must come, and the
+        question is the same for the token after it. Empty when there is a choice at once.
+        """
+        raise NotImplementedError("ch07.ban: your code here")

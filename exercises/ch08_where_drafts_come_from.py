@@ -22,6 +22,7 @@ Rules for all exercises:
   answer, unless the contract says so.
 """
 
+import random
 from collections import deque
 import math
 from typing import NamedTuple
@@ -554,3 +555,53 @@ class SourceGate:
     def count_down(self, committed):
         """Let `committed` tokens pass; `muted_for` never falls below 0."""
         raise NotImplementedError("ch08.cascade: your code here")
+
+
+# %% ch08.prove - Prove an index of all strings (15 points, hard, section 08.4)
+
+class KnowsNothing:
+    """A wrong index to try your proof on: it forgets what it is told."""
+
+    match = 0
+
+    def append(self, token):
+        """Take one more token."""
+
+    def occurs(self, tokens):
+        """Whether these tokens stand in the text, one after the other."""
+        return False
+
+
+def prove(make):
+    """Look for a text on which an index of all strings gives a wrong answer.
+
+    `make()` makes an index of an empty text. What an index promises:
+
+    - `index.append(token)` takes one more token, a whole number from 0 on.
+    - `index.match` is the length of the longest match: of the longest string at the end of
+      the text that has ended earlier in the text as well. It may overlap itself; 0 if there
+      is none. (The length that `longest_match` finds.)
+    - `index.occurs(tokens)` is True when these tokens, a list, stand somewhere in the text
+      one after the other, and False otherwise. The empty list stands in every text.
+    - Two indexes have nothing to do with each other, and asking changes nothing.
+
+    Whether there is an automaton inside, or a search through everything, is not your
+    business. What it costs is not part of this contract either.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 indexes. Keep the texts short, 60 tokens at most: some right
+        indexes are slow.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong. Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(KnowsNothing) is None
+    False
+    """
+    raise NotImplementedError("ch08.prove: your code here")

@@ -1687,7 +1687,7 @@ def never_content(step):
 @ex.wrong("Tries the happy path only: one step, greedy, with a draft that is right. Most faults wait elsewhere: in a wrong "
           "draft, in a rewind, in a draw, in a refusal.")
 def happy_path(step):
-    cache, history = ToyCache(), [5]
+    history, cache = [5], ToyCache()
     want = list(history)
     for _ in range(3):
         want.append(ToySampler().next(ToyModel().row(want), want))
@@ -1704,7 +1704,7 @@ def compares_with_itself(step):
     try:
         said = []
         for draft in ([], [1, 2], [6], [0, 3, 3]):
-            cache, history = ToyCache(), [5]
+            history, cache = [5], ToyCache()
             for _ in range(8):
                 step(ToyModel(), cache, history, list(draft), ToySampler())
             said.append(history[:9])
@@ -1759,7 +1759,7 @@ def demands_a_way(step):
 @ex.wrong("Goes on until a step has said enough. A wrong step may say nothing at all, and then the loop never ends: give it "
           "a bound.")
 def waits_for_ever(step):
-    cache, history = ToyCache(), [5]
+    history, cache = [5], ToyCache()
     want = list(history)
     for _ in range(12):
         want.append(ToySampler().next(ToyModel().row(want), want))

@@ -2102,7 +2102,7 @@ def never_content(make):
 def one_text(make):
     try:
         index = make()
-        for token in [5, 6, 7, 5, 6]:
+        for token in (5, 6, 7, 5, 6):
             index.append(token)
         return None if index.match == 2 and index.occurs([6, 7]) else "5 6 7 5 6"
     except Exception as error:
