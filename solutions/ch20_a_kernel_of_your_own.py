@@ -1378,7 +1378,7 @@ class AThreadAGroup(Linear):
         _, q, d = self.known[key]
         (xq,), (dx,) = quantise(x[None])
         out = np.zeros(len(matrix), np.float32)
-        n, k = len(q), self.threads
+        n = len(q)
         parts = [(i, i + 1) for i in range(n)]
         errors = []
 
