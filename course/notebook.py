@@ -32,6 +32,7 @@ from course.standings import standings
 from course.terminal import next_line
 
 __all__ = [
+    "board",
     "check",
     "guesses",
     "hint",
@@ -46,6 +47,13 @@ __all__ = [
 
 _course = Course()
 PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, Unusable, ValueError)
+
+
+def board(name: str | None = None, entry: Any = None) -> None:
+    """Show a board: `board("drafter", MyDrafter)`; without a name, what boards there are and where you stand."""
+    from course.board_faces import board as show  # here: it brings in the engine's compiled parts
+
+    show(name, entry)
 
 
 def check(*names: Any) -> None:

@@ -1,4 +1,4 @@
-"""The commands: check, hint, solution, list, watch, progress, reset, report; engine and race; export and grade for teachers; generate
+"""The commands: check, hint, solution, list, watch, progress, board, reset, report; engine and race; export and grade for teachers; generate
 and build for those who write chapters.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
@@ -36,6 +36,7 @@ COMMANDS = (
     "list",
     "watch",
     "progress",
+    "board",
     "reset",
     "report",
     "engine",
@@ -74,6 +75,10 @@ def parser() -> argparse.ArgumentParser:
     watch.add_argument("--manual", action="store_true", help="check when you press Enter, not when a file changes")
     progress = add("progress", "show points by chapter and what comes next")
     progress.add_argument("--json", action="store_true", help="print the progress file's entries as JSON")
+    board = add("board", "show a board: our attempts, yours, and what they earn")
+    board.add_argument(
+        "name", nargs="?", metavar="NAME", help="drafter, gate, lockstep or linear; without it, all boards"
+    )
     reset = add("reset", "bring starters back; your file is kept aside first")
     reset.add_argument("names", nargs="+", metavar="NAME", help=names)
     reset.add_argument(
@@ -109,6 +114,7 @@ def main(argv: list[str], course: Course | None = None) -> int:
         "list": _list,
         "watch": _watch,
         "progress": _progress,
+        "board": _board,
         "reset": _reset,
         "report": _report,
         "generate": _generate,
@@ -208,6 +214,17 @@ def _progress(course: Course, arguments: argparse.Namespace) -> int:
         say(json.dumps(Progress(course).read(), indent=1, sort_keys=True))
     else:
         say(*summary(course), f"kept in {Progress(course).path}")
+    return 0
+
+
+def _board(course: Course, arguments: argparse.Namespace) -> int:
+    from course.board_faces import PROBLEMS, as_lines  # here: it brings in the engine's compiled parts
+
+    try:
+        say(*as_lines(arguments.name, course))
+    except PROBLEMS as error:
+        say(str(error), to=sys.stderr)
+        return 2
     return 0
 
 

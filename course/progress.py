@@ -21,7 +21,7 @@ from course.grading.outcome import NOT_ATTEMPTED, Grade
 from course.source import ExerciseSource, normalise
 
 VERSION = 1
-EXERCISES, PREDICTIONS = SECTIONS = ("exercises", "predictions")
+EXERCISES, PREDICTIONS, BOARDS = SECTIONS = ("exercises", "predictions", "boards")
 Entries = dict[str, dict[str, Any]]
 
 
@@ -52,7 +52,7 @@ class Progress:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["version"] > VERSION:
                 raise FilesError(f"{path} was written by a newer version of the course; update this checkout")
-            found = {EXERCISES: data[EXERCISES], PREDICTIONS: data.get(PREDICTIONS, {})}
+            found = {EXERCISES: data[EXERCISES], **{name: data.get(name, {}) for name in SECTIONS[1:]}}
             return {
                 section: {str(name): dict(entry) for name, entry in entries.items()}
                 for section, entries in found.items()

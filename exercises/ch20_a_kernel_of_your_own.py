@@ -24,6 +24,22 @@ import threading
 import numpy as np
 
 
+def quantise(rows):
+    """Rows of numbers in 8 bits: (q int8 [n, cols], d float32 [n, cols / 32]), w is about q * d."""
+    blocks = rows.reshape(len(rows), -1, 32)
+    d = np.abs(blocks).max(axis=2) / np.float32(127)
+    q = np.rint(blocks / np.where(d > 0, d, 1)[:, :, None]).astype(np.int8)
+    return q.reshape(rows.shape), d
+
+
+def pack_q8(matrix, lanes):
+    """A matrix as `q8_linear` wants it: q int8 [groups, cols, lanes], d float32 [groups, cols / 32, lanes]."""
+    n = -(-len(matrix) // lanes) * lanes
+    full = np.zeros((n, matrix.shape[1]), np.float32)
+    full[:len(matrix)] = matrix
+    return [np.ascontiguousarray(a.reshape(n // lanes, lanes, -1).transpose(0, 2, 1)) for a in quantise(full)]
+
+
 # %% ch20.pack - Rows side by side (5 points, easy, section 20.3)
 
 def pack(matrix, lanes):
@@ -171,22 +187,6 @@ def tile_linear(packed, x, out, lo, hi):
 
 
 # %% ch20.linear - Your kernel in the engine (20 points, hard, section 20.8)
-
-def quantise(rows):
-    """Rows of numbers in 8 bits: (q int8 [n, cols], d float32 [n, cols / 32]), w is about q * d."""
-    blocks = rows.reshape(len(rows), -1, 32)
-    d = np.abs(blocks).max(axis=2) / np.float32(127)
-    q = np.rint(blocks / np.where(d > 0, d, 1)[:, :, None]).astype(np.int8)
-    return q.reshape(rows.shape), d
-
-
-def pack_q8(matrix, lanes):
-    """A matrix as `q8_linear` wants it: q int8 [groups, cols, lanes], d float32 [groups, cols / 32, lanes]."""
-    n = -(-len(matrix) // lanes) * lanes
-    full = np.zeros((n, matrix.shape[1]), np.float32)
-    full[:len(matrix)] = matrix
-    return [np.ascontiguousarray(a.reshape(n // lanes, lanes, -1).transpose(0, 2, 1)) for a in quantise(full)]
-
 
 class Linear:
     """`linear` with 8-bit weights and several threads, in the form that the engine calls.

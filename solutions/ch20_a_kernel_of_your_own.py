@@ -29,6 +29,25 @@ import numpy as np
 
 from course.exercises import Exercise, given
 
+
+@given
+def quantise(rows):
+    """Rows of numbers in 8 bits: (q int8 [n, cols], d float32 [n, cols / 32]), w is about q * d."""
+    blocks = rows.reshape(len(rows), -1, 32)
+    d = np.abs(blocks).max(axis=2) / np.float32(127)
+    q = np.rint(blocks / np.where(d > 0, d, 1)[:, :, None]).astype(np.int8)
+    return q.reshape(rows.shape), d
+
+
+@given
+def pack_q8(matrix, lanes):
+    """A matrix as `q8_linear` wants it: q int8 [groups, cols, lanes], d float32 [groups, cols / 32, lanes]."""
+    n = -(-len(matrix) // lanes) * lanes
+    full = np.zeros((n, matrix.shape[1]), np.float32)
+    full[:len(matrix)] = matrix
+    return [np.ascontiguousarray(a.reshape(n // lanes, lanes, -1).transpose(0, 2, 1)) for a in quantise(full)]
+
+
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
@@ -1002,24 +1021,6 @@ ex = Exercise(
         "A new `out` for each call (np.zeros): the last result may still be in use.",
     ],
 )
-
-
-@given
-def quantise(rows):
-    """Rows of numbers in 8 bits: (q int8 [n, cols], d float32 [n, cols / 32]), w is about q * d."""
-    blocks = rows.reshape(len(rows), -1, 32)
-    d = np.abs(blocks).max(axis=2) / np.float32(127)
-    q = np.rint(blocks / np.where(d > 0, d, 1)[:, :, None]).astype(np.int8)
-    return q.reshape(rows.shape), d
-
-
-@given
-def pack_q8(matrix, lanes):
-    """A matrix as `q8_linear` wants it: q int8 [groups, cols, lanes], d float32 [groups, cols / 32, lanes]."""
-    n = -(-len(matrix) // lanes) * lanes
-    full = np.zeros((n, matrix.shape[1]), np.float32)
-    full[:len(matrix)] = matrix
-    return [np.ascontiguousarray(a.reshape(n // lanes, lanes, -1).transpose(0, 2, 1)) for a in quantise(full)]
 
 
 @ex.solution

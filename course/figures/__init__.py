@@ -10,6 +10,7 @@ from .layer import transformer_layer
 from .line import number_line
 from .loop import loop_states
 from .pool import prefix_pool
+from .roofline import lanes_layout, roofline
 from .sliders import slider
 from .svg import Drawing, Figure
 from .tokens import accept_reject, token_strip
@@ -23,10 +24,12 @@ __all__ = [
     "cache_rows",
     "course_map",
     "curves",
+    "lanes_layout",
     "loop_states",
     "number_line",
     "prefix_pool",
     "quant_grid",
+    "roofline",
     "slider",
     "state_graph",
     "token_strip",
