@@ -22,7 +22,7 @@ TAILS = (
     "in the evening",
     "for a small price",
     "without a word",
-    "behind the mill",
+    "beside the mill",
     "as every year",
     "until the bell rings",
     "against all advice",

@@ -260,7 +260,7 @@ class Ban:
         raise NotImplementedError("ch04.ban: your code here")
 
 
-# %% ch04.prove - Prove a sampler (15 points, hard, section 04.7)
+# %% ch04.prove - Prove a sampler (15 points, hard, section 04.4)
 
 def all_alike(n):
     """A wrong sampler to try your proof on: it draws the token 0 every time."""

@@ -322,7 +322,7 @@ class RowCache:
         raise NotImplementedError("ch05.row_cache: your code here")
 
 
-# %% ch05.prove - Prove a cache (15 points, hard, section 05.3)
+# %% ch05.prove - Prove a cache (15 points, hard, section 05.2)
 
 def forgetful(capacity):
     """A wrong cache to try your proof on: whatever is appended, it stays empty."""

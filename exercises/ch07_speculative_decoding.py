@@ -345,7 +345,7 @@ def read_log(steps):
     raise NotImplementedError("ch07.stats: your code here")
 
 
-# %% ch07.prove - Prove a verify step (20 points, hard, section 07.10)
+# %% ch07.prove - Prove a verify step (20 points, hard, section 07.6)
 
 def says_five(model, cache, history, draft, sampler):
     """A wrong step to try your proof on: it always commits the token 5."""
@@ -383,7 +383,7 @@ def prove(step):
     raise NotImplementedError("ch07.prove: your code here")
 
 
-# %% ch07.ban - A ban, a draft, and what must come (15 points, medium, section 07.8)
+# %% ch07.ban - A ban, a draft, and what must come (15 points, medium, section 07.7)
 
 class AllTokensMasked(ValueError):
     """A ban leaves no token that could be chosen."""

@@ -1035,7 +1035,7 @@ ex = Exercise(
     title="Prove a cache",
     points=15,
     level="hard",
-    section="05.3",
+    section="05.2",
     cpu_seconds=8.0,
     hints=[
         "What must a cache hold after any calls? You know a cache that cannot be wrong: a list. Do everything to both, and "

@@ -1559,7 +1559,7 @@ ex = Exercise(
     title="Prove a verify step",
     points=20,
     level="hard",
-    section="07.10",
+    section="07.6",
     cpu_seconds=8.0,
     hints=[
         "Which promises does the contract of `verify_step` make? Write them down first: text, result, rows in the cache, "
@@ -2087,7 +2087,7 @@ ex = Exercise(
     title="A ban, a draft, and what must come",
     points=15,
     level="medium",
-    section="07.8",
+    section="07.7",
     hints=[
         "Every row of a verify step passes through `next`. So the ban holds for drafted tokens as well, without a word "
         "about drafts: a banned token is never chosen, so a banned guess is never accepted.",

@@ -759,8 +759,8 @@ ex = Exercise(
         "groups, the columns and the lanes as before.",
         "Each row of the tile has sums of its own: a float32 array [4, lanes]. Read packed[g, c, j] into a variable, and use "
         "it for the rows of the tile one after the other.",
-        "The innermost loop over j, with four lines in it (one for each row of the tile), is the fastest form. For the rest of "
-        "fewer rows a loop over one row will do.",
+        "The innermost loop over j, with four lines in it (one for each row of the tile), is the fastest form. Rows that are missing "
+        "in the last tile can take part with zeros, as long as nobody stores them; a single row deserves a loop of its own.",
         "A row's sum adds the same products in the same order, whoever is in the tile: column 0 first.",
     ],
 )
@@ -797,23 +797,24 @@ def tile_linear(packed, x, out, lo, hi):
     for g in range(lo, hi):
         for first in range(0, m, 4):
             n = min(4, m - first)
-            for i in range(n):
+            for i in range(4):
                 for j in range(lanes):
                     sums[i, j] = 0
             for c in range(cols):
-                if n == 4:
-                    v0, v1, v2, v3 = x[first, c], x[first + 1, c], x[first + 2, c], x[first + 3, c]
+                v0 = x[first, c]
+                if n == 1:
                     for j in range(lanes):
-                        w = packed[g, c, j]
-                        sums[0, j] += w * v0
-                        sums[1, j] += w * v1
-                        sums[2, j] += w * v2
-                        sums[3, j] += w * v3
-                else:
-                    for j in range(lanes):
-                        w = packed[g, c, j]
-                        for i in range(n):
-                            sums[i, j] += w * x[first + i, c]
+                        sums[0, j] += packed[g, c, j] * v0
+                    continue
+                v1 = x[first + 1, c]
+                v2 = x[first + 2, c] if n > 2 else np.float32(0)
+                v3 = x[first + 3, c] if n > 3 else np.float32(0)
+                for j in range(lanes):
+                    w = packed[g, c, j]
+                    sums[0, j] += w * v0
+                    sums[1, j] += w * v1
+                    sums[2, j] += w * v2
+                    sums[3, j] += w * v3
             for i in range(n):
                 for j in range(lanes):
                     if g * lanes + j < out.shape[1]:

@@ -1,0 +1,83 @@
+"""Exercises in which the learner writes the test: what is said of checks that never answer, answer nonsense or cry at all."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from course.grading import proving
+from course.grading.tools import Failed, Tools
+
+
+@pytest.fixture
+def t() -> Tools:
+    return Tools("a check")
+
+
+def right() -> int:
+    return 1
+
+
+def test_a_right_one_is_spared_and_a_wrong_one_found(t: Tools) -> None:
+    proving.spares(t, lambda f: None, right, shown="prove(f)", style="plain")
+    proving.finds(t, lambda f: "it is 1", right, shown="prove(f)", hint="look")
+    with pytest.raises(Failed, match=r"takes it for a right one\. Look at the end"):
+        proving.finds(t, lambda f: None, right, shown="prove(f)", hint="Look at the end.")
+    assert t.story == ["prove(f)      # a wrong one"]
+
+
+def test_a_claim_against_a_right_one_names_its_style_and_the_claim(t: Tools) -> None:
+    with pytest.raises(Failed, match=r"Its style: recursive\. Your claim was: row 3 is missing"):
+        proving.spares(t, lambda f: "row 3 is missing", right, shown="prove(f)", style="recursive")
+
+
+def test_who_calls_the_plain_one_wrong_finds_nothing(t: Tools) -> None:
+    def suspicious(f: object) -> str:
+        return "hm"
+
+    proving.finds(t, suspicious, right, shown="prove(f)", hint="")
+    with pytest.raises(Failed):
+        proving.spares(t, suspicious, right, shown="prove(f)", style="plain", vital=True)
+    with pytest.raises(Failed, match="calls right ones wrong as well"):
+        proving.finds(t, suspicious, right, shown="prove(f)", hint="")
+    proving.finds(t, lambda f: "another check is heard", right, shown="prove(f)", hint="")
+
+
+@pytest.mark.parametrize("answer", [True, False, 0, "", "  ", [], ["row 3"]])
+def test_other_answers_are_told_what_is_expected(t: Tools, answer: object) -> None:
+    with pytest.raises(Failed, match="expected None or a text"):
+        proving.verdict(t, lambda f: answer, right, shown="prove(f)", about="it")
+
+
+def test_an_error_is_no_answer(t: Tools) -> None:
+    def raises(f: object) -> None:
+        raise AssertionError("row 3")
+
+    with pytest.raises(Failed, match=r"ended with AssertionError: row 3 instead of an answer"):
+        proving.verdict(t, raises, right, shown="prove(f)", about="it")
+
+
+def test_a_loop_without_end_is_stopped_even_where_all_is_caught(t: Tools) -> None:
+    def waits(f: object) -> None:
+        while True:
+            try:
+                f()  # type: ignore[operator]
+            except Exception:
+                continue
+
+    with pytest.raises(Failed, match="give your loops a bound"):
+        proving.verdict(t, waits, proving.counted(lambda: 1 / 0), shown="prove(f)", about="it")
+
+
+def test_the_names_of_a_learners_file_are_found() -> None:
+    class Callable:
+        def __call__(self) -> None: ...
+
+    @functools.wraps(right)
+    def wrapped() -> int:
+        return right()
+
+    for function in (right, functools.partial(right), wrapped, Callable(), Callable().__call__):
+        assert proving.home(function)["Failed"] is Failed
+    assert proving.home(len) == {}
