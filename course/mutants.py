@@ -22,6 +22,7 @@ from course.source import ROOT, ChapterSource, ExerciseSource
 from course.terminal import say
 
 EQUIVALENT = ROOT / "tests" / "data" / "equivalent_mutants.toml"
+PROOF = ".prove"  # how the names of exercises end in which the learner writes the test
 CPU_SECONDS = 2.0  # a mutant that takes longer has not passed
 
 COMPARISONS: dict[type, tuple[type, ...]] = {
@@ -63,7 +64,13 @@ class Mutant:
 
 
 def mutants(exercise: ExerciseSource) -> list[Mutant]:
-    """Every mutant of an exercise's solution.  What learners are given is left as it is."""
+    """Every mutant of an exercise's solution.  What learners are given is left as it is.
+
+    Where the learner writes the test there are none: a changed proof that still finds all that is wrong, and spares all
+    that is right, is a proof.
+    """
+    if exercise.name.endswith(PROOF):
+        return []
     found: list[Mutant] = []
     seen: dict[str, int] = {}
     for definition in exercise.written:

@@ -45,7 +45,13 @@ GONE = (
     "twin.py",
 )
 ELSEWHERE = {"JupyterHub", "JupyterLab"}  # names in CamelCase that are no classes of this project
-EXAMPLES = {"ada.py", "ada/", "jupyterhub_config.py", "nbgrader_config.py"}  # files of whoever reads the page
+EXAMPLES = {
+    "ada.py",
+    "ada/",
+    "exercises/board.py",
+    "jupyterhub_config.py",
+    "nbgrader_config.py",
+}  # files of whoever reads the page
 
 
 def pages(*, without: tuple[str, ...] = ()) -> list[Any]:
