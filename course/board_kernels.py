@@ -111,7 +111,7 @@ def checked(linear: Any) -> None:
         )
 
 
-def speeds(entry: Any = None, rounds: int = 7) -> dict[str, float]:
+def speeds(entry: Any = None, rounds: int = 25) -> dict[str, float]:
     """How many times as fast as the plain loop each baseline is, and "yours", an entry that was checked."""
     matrix, x, _ = problem()
     made = {name: make() for name, make in baselines().items()}

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 
-def best_times(runs: Mapping[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:
+def best_times(runs: Mapping[str, Callable[[], Any]], rounds: int = 25) -> dict[str, float]:
     """Seconds of the fastest call of each, after one call that does not count (it may compile).
 
     Parameters
