@@ -997,7 +997,7 @@ def same_bits(tile_linear, t):
 @ex.check("a weight that was read serves up to four rows")
 def reads_once(tile_linear, t):
     plain = getattr(tile_linear, "py_func", tile_linear)
-    for m, times in ((4, 1), (8, 2), (6, 2)):
+    for m, times in ((4, 1), (8, 2), (6, 2), (1, 1), (3, 1), (5, 2)):
         packed = packed_by_hand(some_matrix(t, 6, 5), 3).view(Counted)
         x, out = some_matrix(t, m, 5), np.zeros((m, 6), np.float32)
         t.case(f"packed: float32 {list(packed.shape)}, x: float32 [{m}, 5]; run as plain Python, and counted")
