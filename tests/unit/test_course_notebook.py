@@ -151,7 +151,7 @@ def test_hints_and_solution(course: Course, capsys: pytest.CaptureFixture[str]) 
     notebook.solution(NAME, show=True)
     assert "min(cache.len, keep)" in capsys.readouterr().out
     notebook.progress()
-    assert "0 of 4 passed" in capsys.readouterr().out
+    assert "0 of 5 passed" in capsys.readouterr().out
     notebook.check("no.such")
     notebook.exercise_cell("", "", None)
     assert "no exercise or chapter" in capsys.readouterr().out

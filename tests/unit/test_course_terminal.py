@@ -57,7 +57,7 @@ def test_names(course: Course) -> None:
     assert len(course.find(["ch05", "truncate"])) == len(chapter)
     with pytest.raises(UnknownExercise, match=r"near: ch05\.truncate"):
         course.find(["trunkate"])
-    with pytest.raises(UnknownExercise, match="means 4 exercises"):
+    with pytest.raises(UnknownExercise, match="means 5 exercises"):
         course.exercise("ch05")
 
 
@@ -84,7 +84,7 @@ def test_list_progress_and_reset(course: Course, capsys: pytest.CaptureFixture[s
     assert main(["list"], course) == 0
     assert f"[x] {NAME}" in capsys.readouterr().out
     assert main(["progress"], course) == 0
-    assert "1 of 4 passed" in capsys.readouterr().out
+    assert "1 of 5 passed" in capsys.readouterr().out
     assert main(["progress", "--json"], course) == 0
     assert json.loads(capsys.readouterr().out)[NAME]["outcome"] == "passed"
     assert main(["reset", NAME], course) == 0
