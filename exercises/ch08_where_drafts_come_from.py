@@ -22,9 +22,9 @@ Rules for all exercises:
   answer, unless the contract says so.
 """
 
-import random
 from collections import deque
 import math
+import random
 from typing import NamedTuple
 import numpy as np
 
