@@ -17,10 +17,6 @@ meanwhile. It must be plain enough for numba: no dicts of arrays, no classes, no
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch20`, or in the notebook with a cell that begins
-with `%%exercise ch20.pack`.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch20`, or in the notebook with a cell that begins
 with `%%exercise ch20.pack`. Both are the same file: this one. Stuck?
 `python3 -m course hint ch20.pack`.
 

@@ -14,10 +14,6 @@ end of an array destroys something else. The names of shapes are the same everyw
 Kernels are plain functions here: numbers, arrays, loops. Whoever uses one compiles it with
 `numba.njit(nogil=True)`, the checks as well as the notebook. (`nogil` lets other threads run
 meanwhile. It must be plain enough for numba: no dicts of arrays, no classes, no strings.)
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch20`, or in the notebook with a cell that begins
-with `%%exercise ch20.pack`.
 """
 
 import threading
