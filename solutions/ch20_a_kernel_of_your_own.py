@@ -1195,34 +1195,6 @@ class OneByOne(Linear):
         return out
 
 
-@ex.wrong("Returns while threads are still at work: whoever reads the result races against them. Join every "
-          "thread first.")
-class NeverJoins(Linear):
-    def __call__(self, matrix, x):
-        key = matrix.ctypes.data
-        if key not in self.known:
-            self.known[key] = matrix, *self.pack(matrix, self.lanes)
-        _, q, d = self.known[key]
-        (xq,), (dx,) = quantise(x[None])
-        out = np.zeros(len(matrix), np.float32)
-        n, k = len(q), self.threads
-        parts = [(n * i // k, n * (i + 1) // k) for i in range(k)]
-        errors = []
-
-        def work(lo, hi):
-            try:
-                self.kernel(q, d, xq, dx, out, lo, hi)
-            except BaseException as error:
-                errors.append(error)
-
-        team = [threading.Thread(target=work, args=part) for part in parts if part[0] < part[1]]
-        for thread in team:
-            thread.start()
-        if errors:
-            raise errors[0]
-        return out
-
-
 @ex.wrong("An error in a thread ends that thread, and nobody else hears of it: the result has a hole of zeros. "
           "Keep the error, and raise it after the joins.")
 class SwallowsErrors(Linear):
