@@ -1385,14 +1385,14 @@ class SplitsColumns(Linear):
         n, k = len(q), self.threads
         b = len(dx)
         parts = [(b * i // k, b * (i + 1) // k) for i in range(k)]
-        errors = []
+        errors, sums = [], {}
 
         def work(lo, hi):
             try:
                 part = np.zeros_like(out)
                 cols = slice(32 * lo, 32 * hi)
                 self.kernel(np.ascontiguousarray(q[:, cols]), d[:, lo:hi], xq[cols], dx[lo:hi], part, 0, n)
-                out[:] += part
+                sums[lo] = part
             except BaseException as error:
                 errors.append(error)
 
@@ -1403,6 +1403,8 @@ class SplitsColumns(Linear):
             thread.join()
         if errors:
             raise errors[0]
+        for lo in sorted(sums):
+            out += sums[lo]
         return out
 
 
