@@ -244,7 +244,7 @@ def step(model, streams):
 
 # %% ch06.predict - Predict the gain (10 points, medium, section 06.5)
 
-def predict(seconds, lengths):
+def gain(seconds, lengths):
     """How many times faster several replies are together than one after another.
 
     Together they run in lockstep: each pass has one row of every stream that still goes
@@ -270,7 +270,7 @@ def predict(seconds, lengths):
 
     Examples
     --------
-    >>> predict(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
+    >>> gain(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
     1.2
     """
     raise NotImplementedError("ch06.predict: your code here")

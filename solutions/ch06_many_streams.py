@@ -942,7 +942,7 @@ ex = Exercise(
 
 
 @ex.solution
-def predict(seconds, lengths):
+def gain(seconds, lengths):
     """How many times faster several replies are together than one after another.
 
     Together they run in lockstep: each pass has one row of every stream that still goes
@@ -968,7 +968,7 @@ def predict(seconds, lengths):
 
     Examples
     --------
-    >>> predict(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
+    >>> gain(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
     1.2
     """
     if sum(lengths) == 0:
@@ -1037,40 +1037,40 @@ COSTS = [("lambda rows: 1.0", lambda rows: 1.0), ("lambda rows: 3 + rows", lambd
          ("lambda rows: max(4, rows)", lambda rows: max(4.0, rows))]
 
 
-def expect_gain(t, predict, cost, lengths, want):
+def expect_gain(t, gain, cost, lengths, want):
     """Call, and compare the gain."""
     told, seconds = cost
     t.case(f"seconds = {told}")
-    t.close(t.call(predict, seconds, lengths, shown=f"predict(seconds, {lengths})"), want, "the gain", rtol=1e-9)
+    t.close(t.call(gain, seconds, lengths, shown=f"gain(seconds, {lengths})"), want, "the gain", rtol=1e-9)
 
 
 @ex.check("streams of one length: N / C(N)")
-def equal_lengths(predict, t):
+def equal_lengths(gain, t):
     for cost in COSTS:
         for n, length in ((1, 1), (2, 1), (2, 3), (8, 2)):
-            expect_gain(t, predict, cost, [length] * n, n * cost[1](1) / cost[1](n))
+            expect_gain(t, gain, cost, [length] * n, n * cost[1](1) / cost[1](n))
 
 
 @ex.check("streams that end leave the pass")
-def ragged(predict, t):
+def ragged(gain, t):
     for lengths, rows in (([1, 2], [2, 1]), ([3, 1, 1], [3, 1, 1]), ([2, 0, 5], [2, 2, 1, 1, 1]),
                           ([1, 2, 3, 4], [4, 3, 2, 1]), ([9, 1, 1, 1, 1, 1], [6] + [1] * 8)):
         for cost in COSTS:
             alone = sum(lengths) * cost[1](1)
-            expect_gain(t, predict, cost, lengths, alone / sum(cost[1](r) for r in rows))
+            expect_gain(t, gain, cost, lengths, alone / sum(cost[1](r) for r in rows))
 
 
 @ex.check("where n rows cost as much as n passes, nothing is gained")
-def nothing_gained(predict, t):
+def nothing_gained(gain, t):
     for lengths in ([2], [1, 1], [3, 1], [4, 2, 7]):
-        expect_gain(t, predict, ("lambda rows: 0.5 * rows", lambda rows: 0.5 * rows), lengths, 1.0)
+        expect_gain(t, gain, ("lambda rows: 0.5 * rows", lambda rows: 0.5 * rows), lengths, 1.0)
 
 
 @ex.check("no token at all is a ValueError")
-def nothing_to_do(predict, t):
+def nothing_to_do(gain, t):
     for lengths in ([], [0], [0, 0]):
         t.case("seconds = lambda rows: 1.0")
-        t.raises("ValueError", predict, lambda rows: 1.0, lengths, shown=f"predict(seconds, {lengths})")
+        t.raises("ValueError", gain, lambda rows: 1.0, lengths, shown=f"gain(seconds, {lengths})")
 
 
 # --------------------------------------------------------------------------------------------------------------------

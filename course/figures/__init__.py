@@ -8,6 +8,7 @@ from .graph import state_graph
 from .grid import quant_grid
 from .layer import transformer_layer
 from .loop import loop_states
+from .passes import pass_timeline
 from .pool import prefix_pool
 from .sliders import slider
 from .svg import Drawing, Figure
@@ -23,6 +24,7 @@ __all__ = [
     "course_map",
     "curves",
     "loop_states",
+    "pass_timeline",
     "prefix_pool",
     "quant_grid",
     "slider",
