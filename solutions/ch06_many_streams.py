@@ -191,7 +191,7 @@ ex = Exercise(
         "each stream gets its own row.",
         "The logits come back in the order of the requests. Keep the list of streams from which you made the requests, "
         "and zip it with the logits.",
-        "Who takes part changes with every step: make the list of live streams anew each time. The request of a stream "
+        "Who takes part changes with every step: make a new list of live streams each time. The request of a stream "
         "is (stream.cache, [stream.history[-1]], \"all\"), and stream.take(logits[-1]) does the rest.",
     ],
 )

@@ -38,11 +38,11 @@ def pass_timeline(names: Sequence[str], passes: Sequence[Mapping[str, int]], tit
     for s, name in enumerate(names):
         drawing.text(left - 8, TOP + ROW * s + 17, name, 12, "end")
         told.append(f"{name} has {', '.join(str(rows.get(name, 0)) for rows in passes)} rows")
-    x, y = left, TOP + ROW * len(names) + 14.0
+    x, below = left, TOP + ROW * len(names) + 14
     several = any(n > 1 for rows in passes for n in rows.values())
     for colour, words in ((BLUE, "one row"), (ORANGE, "several rows"))[: 1 + several]:
-        drawing.rect(x, y - 10, 12, 12, colour, colour, 0.45)
-        drawing.text(x + 18, y, words, 11, "start")
+        drawing.rect(x, below - 10, 12, 12, colour, colour, 0.45)
+        drawing.text(x + 18, below, words, 11, "start")
         x += 36 + 6.5 * len(words)
     drawing.width = max(drawing.width, x)
     return Figure(drawing, title, f"{title}. Pass by pass: {'; '.join(told)}.")
