@@ -1,8 +1,8 @@
 """Chapter 05 - The loop, the invariant, the rewindable cache.
 
-Every trick of part II is a change of one loop, and all of them stand on two small
-things that you build here: a cache that can forget its last rows, and a loop that keeps
-one promise, whatever goes wrong:
+Every trick of part II is a change of one loop.  All of them stand on two small things
+that you build here: a cache that can forget its last rows, and a loop that keeps one
+promise.  Whatever goes wrong,
 
     len(history) == cache.len + 1
 
