@@ -1,14 +1,13 @@
 """Execute notebooks and store them, and check that what is stored is fit to show.
 
 `python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs,
-folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed, when it wrote to stderr
-or stored an error, or when it shows a path of the machine that built it.  Its prose may state a time or rate only where a
-command stands beside it.
+folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed,
+when it wrote to stderr or stored an error, when it shows a path of the machine that built it, or an answer that it asks to
+predict.  Its prose may state a time or rate only where a command stands beside it.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from course.files import write_text
-from course.source import NOT_PYTHON
+from course.questions import faults, fold
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -84,40 +83,6 @@ def execute(path: Path, timeout: int = 600) -> None:
     os.replace(temporary, path)
 
 
-def fold(cell: Any) -> None:
-    """Fold the outputs of a cell that answers a prediction, and of no other: a learner says first what they expect.
-
-    Running the cell unfolds them (JupyterLab, Notebook 7).
-    """
-    if cell["cell_type"] != "code":
-        return
-    jupyter = {k: v for k, v in cell["metadata"].pop("jupyter", {}).items() if k != "outputs_hidden"}
-    cell["metadata"].pop("collapsed", None)
-    if called(_text(cell["source"]), "truth"):
-        cell["metadata"]["collapsed"] = True
-        jupyter["outputs_hidden"] = True
-    if jupyter:
-        cell["metadata"]["jupyter"] = jupyter
-
-
-def folded(cell: Any) -> bool:
-    """Whether a cell's outputs are stored folded, for every front end."""
-    metadata = cell["metadata"]
-    return bool(metadata.get("collapsed") and metadata.get("jupyter", {}).get("outputs_hidden"))
-
-
-def called(source: str, function: str) -> list[ast.Call]:
-    """The calls of a function by its plain name in a cell, in order; magics and what is no Python count as nothing."""
-    plain = re.sub(r"^\s*[%!].*$", "pass", source, flags=re.MULTILINE)
-    try:
-        tree = ast.parse(plain)
-    except NOT_PYTHON:
-        return []
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    mine = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == function]
-    return sorted(mine, key=lambda call: (call.lineno, call.col_offset))
-
-
 def problems(notebook: Any) -> list[str]:
     """What keeps a notebook (as read by nbformat or json) from being shown, one line each."""
     found = []
@@ -174,7 +139,8 @@ def build(names: list[str], check: bool) -> int:
         if not check:
             print(f"executing {path.name}", flush=True)
             execute(path)
-        bad = problems(nbformat.read(path, as_version=4))
+        stored = nbformat.read(path, as_version=4)
+        bad = problems(stored) + faults(stored["cells"], path.name[:2])
         failed += bool(bad)
         print("\n".join(f"{path.name}, {line}" for line in bad) if bad else f"{path.name}: fit to show")
     if not check:

@@ -23,9 +23,11 @@ class Card:
         return "\n".join(self.lines)
 
 
-def message(*lines: str) -> Card:
-    """A card of prose, a line each; `code` in it is set as code."""
+def message(*lines: str, edge: str = "") -> Card:
+    """A card of prose, a line each; `code` in it is set as code.  `edge` is the colour of a line at its left, if any."""
     page = "".join(f"<div>{feedback.rich(line)}</div>" for line in lines)
+    if edge:
+        page = f'<div style="border-left:4px solid {edge};padding:2px 0 2px 12px;margin:4px 0">{page}</div>'
     return Card(page, [feedback.ascii_only(line) for line in lines])
 
 
@@ -39,8 +41,8 @@ def code_line(text: str) -> str:
     return f"<div><code>{html.escape(text)}</code></div>"
 
 
-def show_card(card: Card) -> None:
-    """Display a card in the notebook; print it where there is none."""
+def show_card(card: Any) -> None:
+    """Display a card or a figure in the notebook; print it where there is none."""
     if shell() is None:
         print(repr(card))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,8 +91,11 @@ class Course:
             raise UnknownExercise(f"{name!r} means several exercises: {_names(suffix)}")
         found = exact or chapter or suffix
         if not found:
-            known = [p[1].name for p in pairs] + [c.chapter for c in self.chapters()]
+            chapters = [c.chapter for c in self.chapters()]
+            known = [p[1].name for p in pairs] + chapters
             words = {k.split(".")[-1]: k for k in known}
+            if re.fullmatch(r"(ch)?\d{1,2}", key):
+                raise UnknownExercise(f"there is no chapter {name!r} with exercises; there are {', '.join(chapters)}")
             near = difflib.get_close_matches(key, known, 3, 0.5)
             near = near or [words[w] for w in difflib.get_close_matches(key.split(".")[-1], list(words), 3, 0.5)]
             hint = f"; near: {', '.join(near)}" if near else ""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from course.catalogue import Course
 from course.files import ExerciseFiles
-from course.grading.learner import MARKER
+from course.grading.outcome import Grade
+from course.grading.regions import MARKER, region_of_lines
 from course.progress import Progress, part_hash
 from course.source import NOT_PYTHON, ExerciseSource, normalise, why_unreadable
 
@@ -51,7 +52,7 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
     """
     chapter, exercise = course.exercise(name)
     files, progress = ExerciseFiles(course), Progress(course)
-    text = "\n".join(line for line in cell.split("\n") if not MARKER.match(line)).strip("\n")
+    text = code_of(cell)
     file_name = f"exercises/{chapter.file_name}"
     if not text.strip():
         return Saved(SAME, f"The cell is empty; this grades {file_name}.")
@@ -77,10 +78,49 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
         return Saved(SAVED, f"Saved in {file_name}.")
     return Saved(
         CONFLICT,
-        f"Not saved: {file_name} was changed elsewhere since this cell was saved. The file was "
-        f"graded. `%%exercise {exercise.name} --save` overwrites it (it is kept aside), "
+        f"Not saved: {file_name} was changed elsewhere since this cell was saved. "
+        f"`%%exercise {exercise.name} --save` overwrites it (it is kept aside), "
         f"`%load_exercise {exercise.name}` brings the file's text into a cell.",
     )
+
+
+def code_of(cell: str) -> str:
+    """What of a cell goes into the file: all but lines that look like the beginning of an exercise."""
+    return "\n".join(line for line in cell.split("\n") if not MARKER.match(line)).strip("\n")
+
+
+def hoisted(lines: list[str]) -> list[str]:
+    """The lines of a cell with `%%exercise NAME` moved to the top, where IPython looks for it."""
+    at = next((i for i, line in enumerate(lines) if line.startswith("%%exercise")), 0)
+    return [lines[at].rstrip("\n") + "\n", *lines[:at], *lines[at + 1 :]] if at and lines[0][:2] != "%%" else lines
+
+
+def in_cell(grade: Grade, text: str, cell: str) -> None:
+    """Give line numbers as the learner sees them: those of the cell instead of those of the file."""
+    regions = region_of_lines(text)
+    if grade.exercise not in regions or code_of(cell) != cell.strip("\n"):
+        return
+    rows = text.splitlines()
+    begin = next(i for i in range(regions.index(grade.exercise) + 1, len(regions)) if rows[i - 1].strip())
+    blank = next((i for i, row in enumerate(cell.splitlines()) if row.strip()), 0)
+    shift = begin - (blank + 2)  # line 1 of the cell is the magic
+
+    def number(found: re.Match[str], words: str) -> str:
+        line = int(found[1])
+        return words.format(line - shift) if regions[min(line, len(regions) - 1)] == grade.exercise else found[0]
+
+    def told(line: str) -> str:
+        return re.sub(r"\bline (\d+)\b", lambda found: number(found, "line {} of this cell"), line)
+
+    def traced(line: str) -> str:
+        return re.sub(
+            re.escape(grade.path) + r", line (\d+)", lambda found: number(found, "this cell, line {}"), line, count=1
+        )
+
+    grade.message, grade.notes = told(grade.message), list(map(told, grade.notes))
+    grade.trace = list(map(traced, grade.trace))
+    for check in grade.checks:
+        check.trace = list(map(traced, check.trace))
 
 
 def _unreadable(text: str) -> str:

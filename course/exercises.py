@@ -61,6 +61,10 @@ class Exercise:
         Two to four, from a nudge to nearly the answer.
     cpu_seconds, memory_mb : float, int
         What the learner's code may use, all checks together, before it is stopped.
+    bonus : bool
+        Points that are earned on top: they do not count against the total.
+    engine : bool
+        The answer may use `fucina`; the contract says so.  Otherwise the point is to build what the engine has already.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class Exercise:
         hints: list[str],
         cpu_seconds: float = 3.0,
         memory_mb: int = 512,
+        bonus: bool = False,
+        engine: bool = False,
     ) -> None:
         self.name = name
         self.title = title
@@ -83,6 +89,8 @@ class Exercise:
         self.hints = hints
         self.cpu_seconds = cpu_seconds
         self.memory_mb = memory_mb
+        self.bonus = bonus
+        self.engine = engine
         self.checks: list[Check] = []
         _made.append(self)
 

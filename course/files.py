@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.catalogue import Course
-from course.grading.learner import MARKER
+from course.grading.regions import MARKER
 from course.locking import LockTimeout, exclusive
 from course.source import ChapterSource, ExerciseSource, FilesError, normalise, not_utf8
 
@@ -243,13 +243,18 @@ class ExerciseFiles:
             raise FilesError(f"{error} FUCINA_COURSE_STATE can name another folder for copies.") from None
         return path
 
-    def reset(self, chapter: ChapterSource, exercise: ExerciseSource | None = None) -> Path | None:
+    def is_starter(self, chapter: ChapterSource, exercise: ExerciseSource) -> bool:
+        """Whether the part of an exercise is as we wrote it."""
+        part = self.glance(chapter, exercise)
+        return part is not None and normalise(part) == normalise(exercise.starter)
+
+    def reset(self, chapter: ChapterSource, exercise: ExerciseSource | None = None, keep: bool = True) -> Path | None:
         """Bring the starter of one exercise, or of the whole file, back; returns where the old file is kept.
 
         It is the way out of a file that Python cannot read, so it takes any encoding; what it leaves is UTF-8.
         """
         with self._alone():
-            kept = self.backup(chapter)
+            kept = self.backup(chapter) if keep else None
             text = salvage(self.path(chapter))
             if exercise is None or not text.strip():
                 write_text(self.path(chapter), chapter.starter())

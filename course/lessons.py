@@ -69,10 +69,17 @@ def solution_text(course: Course, name: str) -> str:
 
 
 def reset(course: Course, names: list[str]) -> list[tuple[str, str]]:
-    """Bring starters back; (exercise, where the old file is kept) for each."""
+    """Bring starters back; (exercise, what was done) for each.  A file that changes is kept aside, once."""
     files = ExerciseFiles(course)
+    kept: dict[str, Path | None] = {}
     done = []
     for chapter, exercise in course.find(names):
-        kept = files.reset(chapter, exercise)
-        done.append((exercise.name, str(kept) if kept else ""))
+        if files.is_starter(chapter, exercise):
+            done.append((exercise.name, "the starter is there already"))
+            continue
+        if chapter.chapter not in kept:
+            kept[chapter.chapter] = files.backup(chapter)
+        files.reset(chapter, exercise, keep=False)
+        path = kept[chapter.chapter]
+        done.append((exercise.name, "the starter is back" + (f"; your file is kept as {path}" if path else "")))
     return done

@@ -11,52 +11,76 @@ defines what it holds in the notebook, and is graded.  Nothing here ever raises 
 from __future__ import annotations
 
 import html
+from pathlib import Path
 from typing import Any
 
 from course import lessons
 from course.cards import Card, code_line, shell, show_card, tell
 from course.catalogue import Course, UnknownExercise
-from course.cells import CONFLICT, KEPT, UNREADABLE, cell_text, save_cell
+from course.cells import CONFLICT, KEPT, UNREADABLE, cell_text, code_of, hoisted, in_cell, save_cell
+from course.figures.points import points_figure
 from course.files import ExerciseFiles, FilesError, Parts, read_text
-from course.grading import GradingFault, feedback, grade, warm
+from course.grading import NOT_ATTEMPTED, GradingFault, feedback, grade, grade_text, warm
 from course.grading.learner import Unusable, parse, run_module
 from course.grading.outcome import Grade
 from course.predictions import guesses, predict, truth
 from course.progress import Progress, part_hash
+from course.race.cells import race, race_figure
+from course.rules import RULES, known_in_the_notebook, unknown_name
 from course.source import SourceError
-from course.terminal import bar, summary
+from course.standings import standings
+from course.terminal import next_line
 
-__all__ = ["check", "guesses", "hint", "mine", "predict", "progress", "solution", "truth"]
+__all__ = [
+    "check",
+    "guesses",
+    "hint",
+    "mine",
+    "predict",
+    "progress",
+    "race",
+    "race_figure",
+    "solution",
+    "truth",
+]
 
 _course = Course()
 PROBLEMS = (UnknownExercise, FilesError, GradingFault, SourceError, Unusable, ValueError)
 
 
-def check(*names: str) -> None:
-    """Grade exercises: `check("ch05.truncate")`, or a whole chapter, `check("ch05")`."""
+def check(*names: Any) -> None:
+    """Grade exercises: `check("ch05.truncate")`, or a whole chapter, `check("ch05")`, or all."""
     try:
-        for _, exercise in _course.find(list(names) or [e.name for _, e in _course.all()]):
-            show_card(_graded(exercise.name))
+        pairs = _course.find([_name(name) for name in names]) if names else _course.all()
+        untouched = []
+        for _, exercise in pairs:
+            card = _graded(exercise.name)
+            if len(pairs) > 1 and card.grade.outcome == NOT_ATTEMPTED and not card.grade.message:
+                untouched.append(exercise.name)
+            else:
+                _show_grade(card)
+        if untouched:
+            tell(f"Not attempted: {', '.join(untouched)}.")
     except PROBLEMS as error:
         tell(str(error))
 
 
-def hint(name: str, number: int | None = None, all: bool = False) -> None:
+def hint(name: Any, number: int | None = None, all: bool = False) -> None:
     """Show the next hint of an exercise, hint `number`, or all of them."""
     try:
-        hints = lessons.take_hint(_course, name, number, all)
+        hints = lessons.take_hint(_course, _name(name), number, all)
     except PROBLEMS as error:
         return tell(str(error))
     rows = [f"{hints.name}, hint {i} of {hints.total}: {text}" for i, text in hints.shown]
-    more = [f'One more: hint("{hints.name}")'] if hints.more else []
+    more = [f'One more: hint("{hints.name}")'] if hints.more else [f'No more. solution("{hints.name}", show=True)']
     page = "".join(f"<div><b>Hint {i} of {hints.total}.</b> {feedback.rich(text)}</div>" for i, text in hints.shown)
     return show_card(Card(page + "".join(map(code_line, more)), rows + more))
 
 
-def solution(name: str, show: bool = False) -> None:
+def solution(name: Any, show: bool = False) -> None:
     """Show how we wrote an exercise: once it is passed, or with `show=True`."""
     try:
-        _, exercise = _course.exercise(name)
+        _, exercise = _course.exercise(_name(name))
         if not show and not lessons.passed(_course, exercise.name):
             return tell(
                 f'{exercise.name} is not passed yet. Try hint("{exercise.name}") first; '
@@ -73,22 +97,12 @@ def solution(name: str, show: bool = False) -> None:
 
 
 def progress() -> None:
-    """Show points by chapter and what comes next."""
+    """Show points by chapter and what comes next, as a figure."""
     try:
-        rows = summary(_course)
-        entries = Progress(_course).read()
-        page = []
-        for chapter in _course.chapters():
-            points = sum(exercise.points for exercise in chapter.exercises)
-            best = sum(entries.get(exercise.name, {}).get("best", 0) for exercise in chapter.exercises)
-            title = html.escape(f"{chapter.chapter} {chapter.title}")
-            page.append(
-                f'<tr><td style="text-align:left">{title}</td>'
-                f"<td><code>{bar(best, points)}</code></td><td>{best} of {points} points</td></tr>"
-            )
+        found = standings(_course)
     except PROBLEMS as error:
         return tell(str(error))
-    return show_card(Card(f"<table>{''.join(page)}</table><div>{html.escape(rows[-1])}</div>", rows))
+    return show_card(points_figure(found, next_line(found)))
 
 
 def mine(name: str, otherwise: Any = None) -> Any:
@@ -116,29 +130,72 @@ def mine(name: str, otherwise: Any = None) -> Any:
 
 
 class _Graded(Card):
-    """The card of a grade."""
+    """The card of a grade; `first` where it is the first attempt that was ever kept."""
 
-    def __init__(self, result: Grade, notes: list[str]) -> None:
+    def __init__(self, result: Grade, notes: list[str], first: bool = False) -> None:
         _, exercise = _course.exercise(result.exercise)
-        shown = Progress(_course).entry(exercise.name).get("hints", 0)
-        rows = feedback.lines(result, _course.root, len(exercise.hints), shown)
-        super().__init__(
-            feedback.as_html(result, _course.root, len(exercise.hints), shown, notes),
-            rows[:1] + ["  " + note for note in notes] + rows[1:],
-        )
-        self.grade = result
+        try:
+            shown = Progress(_course).entry(exercise.name).get("hints", 0)
+        except FilesError:
+            shown = 0
+        of = (result, _course.root, len(exercise.hints), shown)
+        super().__init__(feedback.as_html(*of, notes=notes), feedback.lines(*of, notes=notes))
+        self.grade, self.first = result, first
 
 
-def _graded(name: str, notes: list[str] | None = None) -> _Graded:
-    """Grade the learner's file and keep the grade."""
+def _graded(name: str, notes: list[str] | None = None, cell: str = "", names: Any = ()) -> _Graded:
+    """Grade the learner's file and keep the grade.  `cell`: its part was typed there; `names`: what the notebook knows."""
     notes = list(notes or [])
     chapter, exercise = _course.exercise(name)
     result = grade(exercise.name, _course)
+    first = False
     try:
-        Progress(_course).record(exercise, result, ExerciseFiles(_course).glance(chapter, exercise))
+        files = ExerciseFiles(_course)
+        first = Progress(_course).record(exercise, result, files.glance(chapter, exercise))
+        _suit_the_cell(result, files.read(chapter), cell, names)
     except FilesError as error:
         notes.append(f"Progress is not kept: {error}")
-    return _Graded(result, notes)
+    return _Graded(result, notes, first)
+
+
+def _graded_cell(name: str, note: str, cell: str, names: Any) -> _Graded:
+    """Grade a cell that could not be saved, in the place of its part of the file; the grade is not kept."""
+    chapter, exercise = _course.exercise(name)
+    files = ExerciseFiles(_course)
+    try:
+        whole = files.read(chapter)
+    except FilesError:
+        whole = ""
+    text = Parts.of(whole or chapter.starter()).replaced(exercise, code_of(cell))
+    result = grade_text(exercise.name, text, str(files.path(chapter)), _course)
+    _suit_the_cell(result, text, cell, names)
+    return _Graded(result, [note, "What is graded here is this cell, and the grade is not kept."])
+
+
+def _suit_the_cell(result: Grade, text: str, cell: str, names: Any) -> None:
+    """Speak of the cell's lines, and of what only the notebook knows, where the code was typed in a cell."""
+    if result.unknown in names:
+        file = f"exercises/{Path(result.path).name}"
+        told = unknown_name(result.unknown, file)
+        better = known_in_the_notebook(result.unknown, file)
+        result.notes = [better if note == told else note for note in result.notes]
+    if cell:
+        in_cell(result, text, cell)
+
+
+def _show_grade(card: _Graded) -> None:
+    show_card(card)
+    if card.first:
+        tell("Rules for all exercises (told once):", *(f"- {rule}" for rule in RULES))
+
+
+def _name(thing: Any) -> str:
+    """The name of an exercise; a function or class of the learner's stands for the exercise that it answers."""
+    if isinstance(thing, str):
+        return thing
+    name = getattr(thing, "__name__", str(thing))
+    answered = [e.name for _, e in _course.all() if name in (definition.name for definition in e.written)]
+    return answered[0] if len(answered) == 1 else name
 
 
 def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
@@ -160,7 +217,11 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
         if shell is not None:
             part = ExerciseFiles(_course).part(chapter, exercise) if action == KEPT else None
             _define(chapter, part or cell, shell)
-        return show_card(_graded(exercise.name, [note] if note else []))
+        known = shell.user_ns if shell is not None else ()
+        if action == CONFLICT:
+            return _show_grade(_graded_cell(exercise.name, note, cell, known))
+        typed = "" if action == KEPT else cell
+        return _show_grade(_graded(exercise.name, [note] if note else [], typed, known))
     except PROBLEMS as error:
         return tell(str(error))
 
@@ -168,8 +229,8 @@ def exercise_cell(line: str, cell: str, shell: Any = None) -> None:
 def _define(chapter: Any, cell: str, shell: Any) -> None:
     """Run the cell in the notebook, with what the head of the exercises file gives (imports, toys) at hand."""
     scope: dict[str, Any] = {"__name__": "exercises_head"}
-    head = Parts.of(ExerciseFiles(_course).read(chapter) or chapter.starter()).head
     try:
+        head = Parts.of(ExerciseFiles(_course).read(chapter) or chapter.starter()).head
         exec(compile(head, f"exercises/{chapter.file_name}", "exec"), scope)
     except Exception:
         scope = {}  # the learner broke the head: grading says so
@@ -194,6 +255,8 @@ def load_ipython_extension(shell: Any) -> None:
     """Register the magics (also done on import, inside IPython)."""
     shell.register_magic_function(lambda line, cell: exercise_cell(line, cell, shell), "cell", "exercise")
     shell.register_magic_function(lambda line: load_cell(line, shell), "line", "load_exercise")
+    if hoisted not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(hoisted)
     warm()
 
 

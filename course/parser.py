@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from course.exercises import LEVELS
+from course.rules import IMPORTS, head_doc
 from course.source import STUB, ChapterSource, Definition, ExerciseSource, SourceError, WrongSolution
 
 NAME = re.compile(r"ch\d\d\.[a-z][a-z0-9_]*")
@@ -90,11 +92,10 @@ class _Parser:
         for exercise in exercises:
             if not exercise.name.startswith(found[1] + "."):
                 raise SourceError(f"{self.path.name}: {exercise.name} belongs to another chapter")
-        kept = self.kept_imports(exercises)
-        blocks = ['"""' + doc + '"""']
-        if kept:
-            blocks.append("\n".join(kept))
-        head = "\n\n".join(blocks)
+        if not exercises:
+            raise SourceError(f"{self.path.name}: no exercise in it")
+        text = head_doc(doc, found[1], exercises[0].name)
+        head = "\n\n".join(['"""' + text + '"""', "\n".join(self.kept_imports(exercises))])
         if self.head:
             head += "\n\n\n" + "\n\n\n".join(d.starter for d in self.head)
         return ChapterSource(found[1], self.path, self.text, doc, head, exercises)
@@ -137,7 +138,7 @@ class _Parser:
         if fields["level"] not in LEVELS:
             raise self.fail(call, f"{name}: level {fields['level']!r}, expected one of {LEVELS}")
         fields["hints"] = tuple(inspect.cleandoc(hint) for hint in fields["hints"])
-        return {"name": name, "cpu_seconds": 3.0, "memory_mb": 512, **fields}
+        return {"name": name, "cpu_seconds": 3.0, "memory_mb": 512, "bonus": False, "engine": False, **fields}
 
     def definition(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         for decorator in node.decorator_list:
@@ -218,7 +219,7 @@ class _Parser:
         return "\n\n".join(blocks)
 
     def kept_imports(self, exercises: tuple[ExerciseSource, ...]) -> list[str]:
-        """The imports that solutions and given code use; those of the checks stay out of the starter."""
+        """The imports that every file has, and those that solutions and given code use; those of the checks stay out."""
         texts = [d.text for d in self.head] + [d.text for e in exercises for d in e.definitions]
         used = {
             node.id
@@ -226,10 +227,13 @@ class _Parser:
             for node in ast.walk(ast.parse(textwrap.dedent(text)))
             if isinstance(node, ast.Name)
         }
-        kept = []
+        kept = list(IMPORTS)
         for node in self.imports:
             if isinstance(node, ast.ImportFrom) and node.module in ("course.exercises", "__future__"):
                 continue
             if any((alias.asname or alias.name.split(".")[0]) in used for alias in node.names):
                 kept.append(ast.unparse(node))
-        return kept
+        standard = [line for line in dict.fromkeys(kept) if line.split()[1].split(".")[0] in sys.stdlib_module_names]
+        return sorted(standard, key=lambda line: line.split()[1]) + [
+            k for k in dict.fromkeys(kept) if k not in standard
+        ]

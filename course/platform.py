@@ -1,4 +1,4 @@
-"""The commands: check, hint, solution, list, watch, progress, reset, report; export and grade for teachers; generate
+"""The commands: check, hint, solution, list, watch, progress, reset, report; engine and race; export and grade for teachers; generate
 and build for those who write chapters.
 
 Exit codes: 0 everything that was asked for holds (for `check`: every exercise named is passed), 1 it does not,
@@ -8,6 +8,7 @@ Exit codes: 0 everything that was asked for holds (for `check`: every exercise n
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Callable
@@ -19,11 +20,13 @@ from course.book.command import run as build_book
 from course.catalogue import Course, UnknownExercise
 from course.files import FilesError
 from course.generate import generate, stale
-from course.grading import GradingFault, grade
+from course.grading import GradingFault, feedback, grade
 from course.progress import Progress
+from course.race import commands as racing
+from course.score import tally, worth
 from course.source import SourceError
 from course.teaching import commands as teaching
-from course.terminal import listing, paragraph, record, say, show_grade, summary
+from course.terminal import listing, paragraph, prose, record, say, show_grade, summary
 from fucina.errors import InvalidOption
 
 COMMANDS = (
@@ -35,12 +38,15 @@ COMMANDS = (
     "progress",
     "reset",
     "report",
+    "engine",
+    "race",
     "export",
     "grade",
     "generate",
     "build",
     "book",
 )
+MAKING = ("generate", "build")  # for those who write exercises and chapters
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,10 +76,13 @@ def parser() -> argparse.ArgumentParser:
     progress.add_argument("--json", action="store_true", help="print the progress file's entries as JSON")
     reset = add("reset", "bring starters back; your file is kept aside first")
     reset.add_argument("names", nargs="+", metavar="NAME", help=names)
-    reset.add_argument("--progress", action="store_true", help="forget that they were passed, too")
+    reset.add_argument(
+        "--progress", action="store_true", help="forget that they were passed, too, and the guesses of a chapter"
+    )
     report = add("report", "grade everything and write a table, JSON or one HTML page")
     report.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON ('-': print it)")
     report.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
+    racing.add_commands(add)
     teaching.add_commands(add)
     making = add("generate", "make exercises/ from solutions/ (for those who write exercises)")
     making.add_argument("--check", action="store_true", help="write nothing, only compare with the manifest")
@@ -87,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str], course: Course | None = None) -> int:
     """Run one command and return its exit code."""
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        return _unknown_command(argv[0])
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as end:
@@ -103,16 +114,15 @@ def main(argv: list[str], course: Course | None = None) -> int:
         "generate": _generate,
         "build": _build,
         "book": build_book,
+        "engine": racing.run_engine,
+        "race": racing.run_race,
         "export": teaching.run_export,
         "grade": teaching.run_grade,
     }
     try:
         return run[arguments.command](course or Course(), arguments)
-    except UnknownExercise as error:
-        say(f"{error}", to=sys.stderr)
-        return 2
-    except (FilesError, InvalidOption) as error:
-        say(f"{error}", to=sys.stderr)
+    except (UnknownExercise, FilesError, InvalidOption) as error:
+        say(*prose(str(error)), to=sys.stderr)
         return 2
     except (GradingFault, SourceError) as error:
         say(f"{error}", to=sys.stderr)
@@ -122,28 +132,33 @@ def main(argv: list[str], course: Course | None = None) -> int:
         return 130
 
 
+def _unknown_command(name: str) -> int:
+    public = ["start", "test", *(command for command in COMMANDS if command not in MAKING)]
+    near = difflib.get_close_matches(name, [*public, *COMMANDS], 1, 0.5)
+    meant = f" Did you mean `{near[0]}`?" if near else ""
+    say(*prose(f"There is no command {name!r}.{meant} There are: {', '.join(public)}."), to=sys.stderr)
+    return 2
+
+
 def _check(course: Course, arguments: argparse.Namespace) -> int:
     pairs = course.find(arguments.names) if arguments.names else course.all()
     grades = []
     for _, exercise in pairs:
         result = grade(exercise.name, course)
         grades.append(result)
-        record(course, result)
+        first = record(course, result)
         if not arguments.json:
             brief = not arguments.names and result.outcome == "not attempted" and not result.message
             if brief:
-                say(f"{exercise.name}: not attempted, 0 of {exercise.points} points")
+                say(feedback.headline(result))
             else:
-                show_grade(course, result)
+                show_grade(course, result, first=first)
     if arguments.json:
         say(json.dumps([result.to_json() for result in grades], indent=1))
     elif len(grades) > 1:
         passed = sum(result.passed for result in grades)
-        say(
-            "",
-            f"{passed} of {len(grades)} passed, {sum(g.score for g in grades)} of "
-            f"{sum(g.points for g in grades)} points",
-        )
+        score, bonus = sum(g.score for g in grades), sum(g.score for g in grades if g.bonus)
+        say("", f"{passed} of {len(grades)} passed, {tally(score, worth(grades), bonus)}")
     return 0 if grades and all(result.passed for result in grades) else 1
 
 
@@ -156,10 +171,12 @@ def _hint(course: Course, arguments: argparse.Namespace) -> int:
     for number, text in hints.shown:
         say(f"{hints.name}, hint {number} of {hints.total}", *paragraph(text))
     if hints.note:
-        say(f"  {hints.note}", to=sys.stderr)
+        say(*prose(hints.note, "  "), to=sys.stderr)
     if hints.more:
         following = f" {hints.total - hints.more + 1}" if hints.note else ""
         say(f"  One more: `python3 -m course hint {hints.name}{following}`")
+    else:
+        say(f"  No more. The solution: `python3 -m course solution {hints.name} --yes`")
     return 0
 
 
@@ -167,8 +184,8 @@ def _solution(course: Course, arguments: argparse.Namespace) -> int:
     _, exercise = course.exercise(arguments.name)
     if not arguments.yes and not lessons.passed(course, exercise.name):
         say(
-            f"{exercise.name} is not passed yet. Try a hint first: `python3 -m course hint {exercise.name}`.",
-            f"To read the solution all the same: `python3 -m course solution {exercise.name} --yes`.",
+            *prose(f"{exercise.name} is not passed yet. Try a hint first: `python3 -m course hint {exercise.name}`."),
+            *prose(f"To read the solution all the same: `python3 -m course solution {exercise.name} --yes`."),
         )
         return 1
     say(f"# {exercise.name} - {exercise.title}", "", *lessons.solution_text(course, exercise.name).splitlines())
@@ -196,10 +213,11 @@ def _progress(course: Course, arguments: argparse.Namespace) -> int:
 
 def _reset(course: Course, arguments: argparse.Namespace) -> int:
     for name, kept in lessons.reset(course, arguments.names):
-        say(f"{name}: the starter is back" + (f"; your file is kept as {kept}" if kept else ""))
+        say(*prose(f"{name}: {kept}"))
     if arguments.progress:
         names = [exercise.name for _, exercise in course.find(arguments.names)]
-        kept_progress = Progress(course).forget(names)
+        whole = [c.chapter[2:] for c in course.chapters() if {e.name for e in c.exercises} <= set(names)]
+        kept_progress = Progress(course).forget(names, whole)
         say("progress forgotten" + (f"; the old file is kept as {kept_progress}" if kept_progress else ""))
     return 0
 

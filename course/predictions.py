@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from course.cards import Card, message, show_card
+from course.cards import message, show_card
 from course.catalogue import Course
 from course.figures.guesses import Said, guesses_figure
-from course.figures.svg import Figure
+from course.figures.svg import SKY
 from course.files import FilesError
 from course.grading import feedback
 from course.progress import PREDICTIONS, Progress
+from course.quantities import distance, with_unit
 from fucina.errors import InvalidOption
 
 NUMBER, CHOICE, TEXT = "number", "choice", "text"
@@ -106,20 +107,20 @@ def predict(
     question = _question(name, number, choices, text)
     _asked[name] = question
     if answer is ...:
-        return show_card(message(*question.how(), *question.options()))
+        return _show(*question.how(), *question.options())
     try:
         guess = question.read(answer)
     except ValueError as error:
-        return show_card(message(f"{error} Nothing was kept.", *question.options()))
+        return _show(f"{error} Nothing was kept.", *question.options())
     entry = _entry(name)
     if entry.get("asked") == _plain(question) and "truth" in entry:
         lines = [f"Your guess stays what it was before you saw the answer: {question.told(entry['guess'])}."]
         if guess == entry["guess"]:
             lines = [f"You said {question.told(guess)}; the cell that shows the answer has been run already."]
-        return show_card(message(*lines))
+        return _show(*lines)
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     note = _keep(name, {"asked": _plain(question), "guess": guess, "said_at": now})
-    return show_card(message(f"You say {question.told(guess)}. Now run the next cell.", *note))
+    return _show(f"You say {question.told(guess)}. Now run the next cell.", *note)
 
 
 def truth(name: str, value: Any) -> None:
@@ -140,7 +141,7 @@ def truth(name: str, value: Any) -> None:
     entry = _entry(name)
     question = _asked.get(name) or (Question(**_asked_as(entry)) if entry else None)
     if question is None:
-        return show_card(message(f"It is {with_unit(value, '') if _is_number(value) else value}.", _waiting(name)))
+        return _show(f"It is {with_unit(value, '') if _is_number(value) else value}.", _waiting(name))
     try:
         if question.kind == CHOICE and value not in question.choices:
             raise ValueError(f"one of {', '.join(question.choices)} is expected, got {_shown(value)}")
@@ -148,17 +149,17 @@ def truth(name: str, value: Any) -> None:
     except ValueError as error:
         raise InvalidOption(f"truth({name!r}, ...): {error}") from None
     if "guess" not in entry or entry["asked"] != _plain(question):
-        return show_card(message(f"It is {question.told(value)}.", _waiting(name)))
+        return _show(f"It is {question.told(value)}.", _waiting(name))
     note = _keep(name, {**entry, "truth": value})
-    return show_card(message(*compare(question, entry["guess"], value), *note))
+    return _show(*compare(question, entry["guess"], value), *note)
 
 
-def guesses() -> Figure | Card:
+def guesses() -> None:
     """How the learner's guesses have developed: a figure, for the end of a notebook."""
     try:
         entries = Progress(_course).read(PREDICTIONS)
     except FilesError as error:
-        return message(str(error))
+        return show_card(message(str(error)))
     entries = {**entries, **_said_here}
     seen = [
         Said(name, Question(**_asked_as(entry)).kind, entry["guess"], entry["truth"])
@@ -166,8 +167,13 @@ def guesses() -> Figure | Card:
         if "truth" in entry
     ]
     if not seen:
-        return message("No guesses yet: they appear here once you have answered a `predict` cell and run the next one.")
-    return guesses_figure(seen)
+        words = "No guesses yet: they appear here once you have answered a `predict` cell and run the next one."
+        return show_card(message(words))
+    return show_card(guesses_figure(seen))
+
+
+def _show(*lines: str) -> None:
+    show_card(message(*lines, edge=SKY))
 
 
 def compare(question: Question, guess: Any, value: Any) -> list[str]:
@@ -181,42 +187,7 @@ def compare(question: Question, guess: Any, value: Any) -> list[str]:
     said, found = with_unit(guess, question.unit), with_unit(value, question.unit)
     if said == found:
         return [f"You said {said}: exactly right."]
-    return [f"You said {said}, it is {found}: {_distance(guess, value, question.unit)}."]
-
-
-def _distance(guess: float, value: float, unit: str) -> str:
-    """How far the truth is from a guess: as a factor where it is a large one, else as a difference."""
-    low, high = sorted((abs(guess), abs(value)))
-    if guess * value > 0 and high >= 1.5 * low:
-        times = f"{short(high / low)} times as much"
-        return times if abs(value) > abs(guess) else f"you said {times}"
-    difference = f"{with_unit(abs(value - guess), unit)} {'more' if value > guess else 'less'}"
-    if guess * value > 0 and high <= 1.1 * low:
-        return f"close, {difference}"
-    return difference
-
-
-def short(value: float) -> str:
-    """A number of three digits or so: 7.8, 42, 1234."""
-    return f"{value:.2g}" if abs(value) < 10 else f"{value:.0f}"
-
-
-def with_unit(value: float, unit: str) -> str:
-    """A number with its unit: 5450 tokens, 12.5%."""
-    value = float(value)
-    text = f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-    if text == "1":
-        unit = _one(unit)
-    return text + (unit if unit == "%" else f" {unit}" if unit else "")
-
-
-def _one(unit: str) -> str:
-    """A unit after the number 1: token, verify, pass per token."""
-    word, space, rest = unit.partition(" ")
-    for ending, instead in (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("s", "")):
-        if word.endswith(ending) and len(word) > 3 and not word.endswith("ss") and word.isalpha():
-            return word.removesuffix(ending) + instead + space + rest
-    return unit
+    return [f"You said {said}, it is {found}: {distance(guess, value, question.unit)}."]
 
 
 def _question(name: str, number: str | None, choices: Sequence[str] | None, text: bool) -> Question:

@@ -66,7 +66,7 @@ class Progress:
                 path.replace(path.with_suffix(f".damaged-{time.strftime('%Y%m%d-%H%M%S')}.json"))
             return None
 
-    def change(self, update: Callable[[Entries], None], section: str = EXERCISES) -> None:
+    def change(self, update: Callable[[Entries], object], section: str = EXERCISES) -> None:
         """Apply `update` to the entries of a section under the lock, and write them.
 
         Raises
@@ -90,13 +90,22 @@ class Progress:
         """The entry of one exercise; empty where there is none."""
         return self.read().get(name, {})
 
-    def record(self, exercise: ExerciseSource, grade: Grade, part: str | None) -> None:
-        """Keep a grade.  An untouched starter leaves no trace; a pass is never lost to a later attempt."""
+    def record(self, exercise: ExerciseSource, grade: Grade, part: str | None) -> bool:
+        """Keep a grade.  An untouched starter leaves no trace; a pass is never lost to a later attempt.
+
+        Returns
+        -------
+        bool
+            Whether this is the first attempt that is kept, at any exercise.
+        """
         if grade.outcome == NOT_ATTEMPTED:
-            return
+            return False
+        first = False
         now = datetime.now(UTC).isoformat(timespec="seconds")
 
         def update(entries: Entries) -> None:
+            nonlocal first
+            first = not any("checked_at" in entry for entry in entries.values())
             entry = entries.setdefault(exercise.name, {})
             if entry.get("hash") != part_hash(part):
                 entry["attempts"] = entry.get("attempts", 0) + 1
@@ -114,13 +123,14 @@ class Progress:
             entry["checked_at"] = now
 
         self.change(update)
+        return first
 
     def note(self, name: str, **fields: Any) -> None:
         """Keep a fact about one exercise (hints shown, solution seen, what a cell saved)."""
         self.change(lambda entries: entries.setdefault(name, {}).update(fields))
 
-    def forget(self, names: list[str]) -> Path | None:
-        """Drop entries; the file as it was is kept beside it."""
+    def forget(self, names: list[str], chapters: list[str] | None = None) -> Path | None:
+        """Drop the entries of exercises, and all predictions of `chapters` ("05"); the file as it was is kept aside."""
         kept = None
         if self.path.exists():
             kept = self.path.parent / "backups" / f"progress.{time.strftime('%Y%m%d-%H%M%S')}.json"
@@ -131,6 +141,8 @@ class Progress:
                 entries.pop(name, None)
 
         self.change(drop)
+        if chapters:
+            self.change(lambda said: [said.pop(name) for name in list(said) if name[:2] in chapters], PREDICTIONS)
         return kept
 
 

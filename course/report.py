@@ -15,6 +15,7 @@ from course.catalogue import Course
 from course.files import write_text
 from course.grading import feedback, grade
 from course.grading.outcome import Grade
+from course.score import tally, worth
 from course.terminal import bar, record
 
 
@@ -36,7 +37,8 @@ def build(course: Course, target: str = "exercises") -> dict[str, Any]:
                 "chapter": chapter.chapter,
                 "title": chapter.title,
                 "score": sum(g["score"] for g in grades),
-                "points": sum(g["points"] for g in grades),
+                "bonus": sum(g["score"] for g in grades if g["bonus"]),
+                "points": worth(chapter.exercises),
                 "exercises": grades,
             }
         )
@@ -44,6 +46,7 @@ def build(course: Course, target: str = "exercises") -> dict[str, Any]:
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "score": sum(c["score"] for c in chapters),
+        "bonus": sum(c["bonus"] for c in chapters),
         "points": sum(c["points"] for c in chapters),
         "passed": sum(g["outcome"] == "passed" for c in chapters for g in c["exercises"]),
         "exercises": sum(len(c["exercises"]) for c in chapters),
@@ -73,10 +76,10 @@ def table(document: dict[str, Any]) -> list[str]:
             of = f"{passed} of {len(checks)} checks" if checks else ""
             rows.append(
                 f"  {result['exercise']:<24} {result['outcome']:<14} {result['score']:>3} of "
-                f"{result['points']:>3}   {of:<16} {result['path']}  {result['digest'][:12]}"
+                f"{result['points']:>3} {'bonus' if result['bonus'] else '     '}  {of:<16} {result['path']}  {result['digest'][:12]}"
             )
     rows.append(
-        f"[{bar(document['score'], document['points'])}] {document['score']} of {document['points']} points, "
+        f"[{bar(document['score'], document['points'])}] {told(document)}, "
         f"{document['passed']} of {document['exercises']} exercises passed"
     )
     rows.append(", ".join(f"{name} {value}" for name, value in document["versions"].items()))
@@ -89,6 +92,7 @@ def as_json(document: dict[str, Any]) -> str:
 
 
 STYLE = """
+:root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.25rem .75rem .25rem 0;vertical-align:top}
 .passed{color:#0072b2;font-weight:bold}.notyet{color:#b04a00;font-weight:bold}.notattempted{color:#666}
@@ -107,19 +111,24 @@ def page(document: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fucina: report</title>',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{STYLE}</style></head><body><h1>Report</h1>",
-        f"<p>{document['score']} of {document['points']} points, {document['passed']} of {document['exercises']} ",
+        f"<p>{told(document)}, {document['passed']} of {document['exercises']} ",
         f"exercises passed. {meter(document['score'], document['points'])}</p>",
         f"<p>Graded {say(document['written_at'])} with {say(versions)}.</p>",
     ]
     for chapter in document["chapters"]:
         parts.append(
             f"<section><h2>{say(chapter['chapter'])} {say(chapter['title'])}</h2>"
-            f"<p>{chapter['score']} of {chapter['points']} points "
+            f"<p>{told(chapter)} "
             f"{meter(chapter['score'], chapter['points'])}</p>"
         )
         parts += [exercise_html(result) for result in chapter["exercises"]]
         parts.append("</section>")
     return "".join(parts) + "</body></html>\n"
+
+
+def told(part: dict[str, Any]) -> str:
+    """What was earned in a chapter, or in all."""
+    return tally(part["score"], part["points"], part["bonus"])
 
 
 def meter(value: int, top: int) -> str:
@@ -134,8 +143,8 @@ def exercise_html(data: dict[str, Any], opened: bool = True) -> str:
     kind = result.outcome.replace(" ", "")
     parts = [
         f"<details{' open' if opened and result.outcome == 'not yet' else ''}><summary><b>{say(result.exercise)}</b> ",
-        f'{say(result.title)}: <span class="{kind}">{say(result.outcome)}</span>, {result.score} of {result.points} ',
-        f"points</summary><p><code>{say(result.path)}</code>, SHA-256 <code>{say(result.digest)}</code></p>",
+        f'{say(result.title)}: <span class="{kind}">{say(result.outcome)}</span>, {feedback.earned(result)}',
+        f"</summary><p><code>{say(result.path)}</code>, SHA-256 <code>{say(result.digest)}</code></p>",
     ]
     if result.message:
         parts.append(f"<p>{say(result.message)}</p>")

@@ -63,6 +63,8 @@ class ExerciseSource:
     hints: tuple[str, ...]
     cpu_seconds: float
     memory_mb: int
+    bonus: bool
+    engine: bool
     definitions: tuple[Definition, ...]
     wrongs: tuple[WrongSolution, ...]
     checks: tuple[str, ...]
@@ -75,8 +77,12 @@ class ExerciseSource:
     @property
     def marker(self) -> str:
         """The comment line that opens this exercise's part of a file."""
-        unit = "point" if self.points == 1 else "points"
-        return f"# %% {self.name} - {self.title} ({self.points} {unit}, {self.level}, section {self.section})"
+        return f"# %% {self.name} - {self.title} ({self.worth}, {self.level}, section {self.section})"
+
+    @property
+    def worth(self) -> str:
+        """Its points in words."""
+        return f"{self.points} {'bonus ' if self.bonus else ''}{'point' if self.points == 1 else 'points'}"
 
     @property
     def starter(self) -> str:

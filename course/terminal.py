@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-import textwrap
 from typing import TextIO
 
 from course.catalogue import Course
@@ -11,7 +11,11 @@ from course.files import ExerciseFiles, FilesError
 from course.grading import feedback
 from course.grading.outcome import Grade
 from course.progress import Progress, standing
+from course.prose import wrapped
+from course.rules import RULES
 from course.source import ChapterSource
+from course.standings import Standings, standings
+from course.timetable import chapters_here, in_words
 
 WORDS = {"passed": "[x]", "not yet": "[.]", "not attempted": "[ ]", "changed": "[x]", "updated": "[x]"}
 REMARKS = {"changed": "changed since it passed", "updated": "the exercise is newer than your pass: check again"}
@@ -26,59 +30,79 @@ def say(*lines: str, to: TextIO | None = None) -> None:
     stream.flush()
 
 
-def show_grade(course: Course, grade: Grade, to: TextIO | None = None) -> None:
-    """The feedback of one exercise, with the hint that comes next."""
+def columns(most: int = 96) -> int:
+    """How wide prose may be here: as the terminal, and never wider than is comfortable to read."""
+    return max(24, min(most, shutil.get_terminal_size((most + 1, 24)).columns - 1))
+
+
+def prose(text: str, indent: str = "", later: str | None = None) -> list[str]:
+    """A sentence or more, broken at the terminal's width."""
+    return wrapped(indent + text, indent if later is None else later, columns())
+
+
+def show_grade(course: Course, grade: Grade, to: TextIO | None = None, first: bool = False) -> None:
+    """The feedback of one exercise, with the hint that comes next; `first`: and the rules, told once."""
     _, exercise = course.exercise(grade.exercise)
     shown = Progress(course).entry(exercise.name).get("hints", 0)
-    say(*feedback.lines(grade, course.root, len(exercise.hints), shown), to=to)
+    say(*feedback.lines(grade, course.root, len(exercise.hints), shown, columns()), to=to)
+    if first:
+        say("", "  Rules for all exercises (told once):", to=to)
+        for rule in RULES:
+            say(*prose(f"- {rule}", "  ", "    "), to=to)
 
 
-def record(course: Course, grade: Grade, to: TextIO | None = None) -> None:
-    """Keep a grade; where the state folder cannot be written to, say so once per call and go on."""
+def record(course: Course, grade: Grade, to: TextIO | None = None) -> bool:
+    """Keep a grade; True for the very first.  Where the state folder cannot be written to, say so and go on."""
     chapter, exercise = course.exercise(grade.exercise)
     try:
-        Progress(course).record(exercise, grade, ExerciseFiles(course).glance(chapter, exercise))
+        return Progress(course).record(exercise, grade, ExerciseFiles(course).glance(chapter, exercise))
     except FilesError as error:
-        say(f"  Progress is not kept: {error}", to=to or sys.stderr)
+        say(*prose(f"Progress is not kept: {error}", "  "), to=to or sys.stderr)
+        return False
 
 
 def listing(course: Course) -> list[str]:
-    """Every exercise with where the learner stands."""
+    """Every exercise with where the learner stands, and how long each chapter takes."""
     rows: list[str] = []
     entries, files = Progress(course).read(), ExerciseFiles(course)
+    minutes = {plan.chapter: plan.minutes for plan in chapters_here(course)}
     for chapter in course.chapters():
-        rows += [f"{chapter.chapter}  {chapter.title}", *unreadable(files, chapter)]
+        number = chapter.chapter.removeprefix("ch")
+        long = f"  ({in_words(minutes[number])})" if number in minutes else ""
+        rows += [*prose(f"{chapter.chapter}  {chapter.title}{long}", "", " " * 6), *unreadable(files, chapter)]
         for exercise in chapter.exercises:
             state = standing(entries.get(exercise.name, {}), exercise, files.glance(chapter, exercise))
             remark = f"   {REMARKS[state]}" if state in REMARKS else ""
-            rows.append(
-                f"  {WORDS[state]} {exercise.name:<24} {exercise.level:<7}{exercise.points:>3} points   "
-                f"{exercise.title}{remark}"
+            rows += prose(
+                f"{WORDS[state]} {exercise.name:<24} {exercise.level:<7}{exercise.points:>3} "
+                f"{'bonus ' if exercise.bonus else 'points'}   {exercise.title}{remark}",
+                "  ",
+                " " * 8,
             )
     return [*rows, "", "[x] passed   [.] not yet   [ ] not attempted"]
 
 
 def summary(course: Course) -> list[str]:
-    """One bar a chapter, points and the exercise that comes next."""
-    entries, files = Progress(course).read(), ExerciseFiles(course)
-    rows, following, done, total = [], "", 0, 0
-    for chapter in course.chapters():
-        best = 0
-        for exercise in chapter.exercises:
-            entry = entries.get(exercise.name, {})
-            best += entry.get("best", 0)
-            state = standing(entry, exercise, files.glance(chapter, exercise))
-            if not following and state not in ("passed", "changed", "updated"):
-                following = f"Next: {exercise.name} - {exercise.title} ({files.path(chapter).name})"
-        points = sum(exercise.points for exercise in chapter.exercises)
-        passed = sum(bool(entries.get(e.name, {}).get("passed_at")) for e in chapter.exercises)
+    """One bar for each chapter, points and the exercise that comes next."""
+    found = standings(course)
+    rows = []
+    for row in found.chapters:
+        extra = f" ({row.bonus} bonus)" if row.bonus else ""
         rows.append(
-            f"{chapter.chapter}  [{bar(best, points)}] {best:>3} of {points:>3} points, "
-            f"{passed} of {len(chapter.exercises)} passed"
+            f"{row.chapter}  [{bar(row.score, row.points)}] {row.score:>3} of {row.points:>3} points{extra}, "
+            f"{row.passed} of {row.exercises} passed"
         )
-        done, total = done + best, total + points
-    rows.append(f"all   [{bar(done, total)}] {done:>3} of {total:>3} points")
-    return [*rows, following or "All exercises are passed."]
+    extra = f" ({found.bonus} bonus)" if found.bonus else ""
+    rows.append(f"all   [{bar(found.score, found.points)}] {found.score:>3} of {found.points:>3} points{extra}")
+    return [*rows, *prose(next_line(found))]
+
+
+def next_line(found: Standings) -> str:
+    """What comes next, in a line."""
+    if found.following is None:
+        return "All exercises are passed."
+    chapter, exercise = found.following
+    return f"Next: {exercise.name} - {exercise.title} ({chapter.file_name})"
 
 
 def unreadable(files: ExerciseFiles, chapter: ChapterSource) -> list[str]:
@@ -92,10 +116,10 @@ def unreadable(files: ExerciseFiles, chapter: ChapterSource) -> list[str]:
 
 def bar(part: int, whole: int, width: int = 24) -> str:
     """A bar of # and -."""
-    filled = round(width * part / whole) if whole else 0
+    filled = min(width, round(width * part / whole)) if whole else 0
     return "#" * filled + "-" * (width - filled)
 
 
 def paragraph(text: str, indent: str = "  ") -> list[str]:
     """Prose at a readable width."""
-    return textwrap.wrap(text, 96, initial_indent=indent, subsequent_indent=indent)
+    return prose(" ".join(text.split()), indent)

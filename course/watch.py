@@ -19,11 +19,11 @@ from course.grading import grade, warm
 from course.keys import Keys
 from course.progress import Progress, standing
 from course.source import NOT_PYTHON, ChapterSource, ExerciseSource
-from course.terminal import listing, paragraph, record, say, show_grade
+from course.standings import DONE
+from course.terminal import listing, paragraph, prose, record, say, show_grade
 
 PERIOD = 0.2  # seconds between two looks at the files
 RULE = "-" * 72
-DONE = ("passed", "changed", "updated")
 
 
 class Watcher:
@@ -129,8 +129,8 @@ class Watcher:
         self.current = name
         self.say("", RULE)
         result = grade(name, self.course)
-        record(self.course, result, self.out)
-        show_grade(self.course, result, self.out)
+        first = record(self.course, result, self.out)
+        show_grade(self.course, result, self.out, first)
         following = self.next_open(name)
         if result.passed:
             self.say("", f"Passed! n goes on to {following}." if following else "Passed! That was the last one.")
@@ -150,7 +150,7 @@ class Watcher:
             self.resetting = False
             if key == "y":
                 for name, kept in lessons.reset(self.course, [self.current]):
-                    self.say(f"{name}: the starter is back" + (f"; your file is kept as {kept}" if kept else ""))
+                    self.say(*prose(f"{name}: {kept}"))
                 self.look()
             else:
                 self.say("Nothing was reset.")
@@ -206,7 +206,7 @@ class Watcher:
         )
         self.say(
             "",
-            f"{exercise.name} - {exercise.title} ({exercise.points} points, {exercise.level})",
+            f"{exercise.name} - {exercise.title} ({exercise.worth}, {exercise.level})",
             f"  exercises/{chapter.file_name}:{line}",
         )
         self.menu()

@@ -3,11 +3,23 @@
 You open a model file byte by byte, and write the code that turns its blocks of
 small integers into weights.  Your Q4_1 then runs inside the real model.
 
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch01`, or in the notebook
-with a cell that begins with `%%exercise ch01.read_header`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch01`, or in the notebook with a cell that begins
+with `%%exercise ch01.read_header`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch01.read_header`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
+import math
 import struct
 import numpy as np
 
@@ -38,7 +50,7 @@ def read_value(data, at, kind):
     Returns
     -------
     (value, int)
-        An int, float, bool, str or list; and the place behind it.
+        An int, float, bool, str or list; and the place where the next thing begins.
 
     Examples
     --------
@@ -135,11 +147,11 @@ def dequantize_q4_1(raw):
 # %% ch01.quantize_row - Quantise a row, and measure the error (10 points, medium, section 01.4)
 
 def quantize_row(x):
-    """Store a row in 8 bits a weight, and say how wrong that is.
+    """Store a row in 8 bits per weight, and say how wrong that is.
 
-    Each block of 32 gets a scale: its largest absolute value / 127, rounded to a half.
-    Its quants are x / scale, to the nearest integer.  A block of zeros gets scale 0 and
-    quants 0.
+    Each block of 32 gets a scale: its largest absolute value / 127.  Its quants are x
+    divided by that scale, to the nearest integer.  Then the scale is stored as a half.
+    A block of zeros gets scale 0 and quants 0.
 
     Parameters
     ----------
@@ -150,7 +162,7 @@ def quantize_row(x):
     d : float16 array [blocks]
     q : int8 array [blocks, 32]
     error : float
-        Root mean square of what a reader gets, d * q, less x.
+        Root mean square of d * q - x: what a reader of the blocks gets, minus what it was.
 
     Examples
     --------
@@ -170,7 +182,7 @@ def integer_dot(d, m, q, dx, qx):
 
     Weight i of block b is d[b] * q[b, i] + m[b].  Activation i of block b is
     dx[b] * qx[b, i].  Inside a block, all sums are sums of integers: no weight and no
-    activation becomes a float.  Floats come in once a block.
+    activation becomes a float.  Floats come in once per block.
 
     Parameters
     ----------
@@ -194,7 +206,7 @@ def integer_dot(d, m, q, dx, qx):
     raise NotImplementedError("ch01.integer_dot: your code here")
 
 
-# %% ch01.dequantize_q4_k - Bonus: blocks of blocks (20 points, hard, section 01.7)
+# %% ch01.dequantize_q4_k - Blocks of blocks (20 bonus points, hard, section 01.7)
 
 def dequantize_q4_k(raw):
     """Turn Q4_K blocks into weights.

@@ -4,11 +4,23 @@ You write the pieces of a language model one by one: norm, rotation, attention, 
 gated feed-forward, a layer, and the whole forward.  With the weights of a real model,
 your forward then gives the real model's logits.
 
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch03`, or in the notebook
-with a cell that begins with `%%exercise ch03.rms_norm`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch03`, or in the notebook with a cell that begins
+with `%%exercise ch03.rms_norm`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch03.rms_norm`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
+import math
 import numpy as np
 
 
@@ -26,10 +38,10 @@ class Cache:
         self.len = 0
 
 
-# %% ch03.rms_norm - RMSNorm (5 points, easy, section 03.2)
+# %% ch03.rms_norm - RMSNorm (1 point, easy, section 03.2)
 
 def rms_norm(x, weight, eps):
-    """Scale a row to a root mean square of 1, then each number by its weight.
+    """Scale a row to a root mean square of 1, then multiply each number by its weight.
 
         out[i] = x[i] / sqrt(mean(x ** 2) + eps) * weight[i]
 
@@ -43,7 +55,8 @@ def rms_norm(x, weight, eps):
 
     Returns
     -------
-    float32 array [n]
+    float array [n]
+        A new array.
 
     Examples
     --------
@@ -93,7 +106,7 @@ def rotate(x, cos, sin, pairing):
     - "interleaved": numbers 2 i and 2 i + 1;
     - "half": numbers i and i + n / 2.
 
-    What lies behind the first n numbers stays as it is.
+    The numbers after the first n stay as they are.
 
     Parameters
     ----------
@@ -104,7 +117,7 @@ def rotate(x, cos, sin, pairing):
 
     Returns
     -------
-    float32 array [heads, head_dim]
+    float array [heads, head_dim]
 
     Examples
     --------
@@ -135,15 +148,15 @@ def attention(q, k, v, scale, position=None):
     q : float32 array [heads, k_dim]
     k : float32 array [kv_heads, n, k_dim]
     v : float32 array [kv_heads, n, v_dim]
-        Planes of a cache.  What lies behind `position` is left over: it can hold
-        anything, NaN as well, and is not looked at.
+        Planes of a cache.  Whatever they hold after `position` is left over from
+        earlier, and may be anything, even NaN: do not let it into the result.
     scale : float
     position : int, optional
         The token's own.  By default the last one, n - 1.
 
     Returns
     -------
-    float32 array [heads, v_dim]
+    float array [heads, v_dim]
 
     Examples
     --------
@@ -158,7 +171,7 @@ def attention(q, k, v, scale, position=None):
     raise NotImplementedError("ch03.attention: your code here")
 
 
-# %% ch03.swiglu - SwiGLU, the gated activation (5 points, easy, section 03.5)
+# %% ch03.swiglu - SwiGLU, the gated activation (1 point, easy, section 03.5)
 
 def swiglu(gate, up):
     """silu(gate) * up, number by number, where silu(x) = x / (1 + exp(-x)).
@@ -169,7 +182,7 @@ def swiglu(gate, up):
 
     Returns
     -------
-    float32 array of that shape
+    float array of that shape
 
     Examples
     --------
@@ -185,16 +198,16 @@ def swiglu(gate, up):
 def run_layer(ops, x, layer, w, c, cache):
     """One layer over the next m tokens of a stream.
 
-        h = norm(x, attn_norm)
-        q, k, v = h Wq, h Wk, h Wv, cut into heads; q and k are turned by position
-        x = x + (attention of each token) W_attn_output
-        h = norm(x, ffn_norm)
-        x = x + swiglu(h W_gate, h W_up) W_down
+        h = norm(x, attn_norm)                    # row by row
+        q, k, v = h @ w.q.T, h @ w.k.T, h @ w.v.T
+        q, k, v cut into heads; q and k turned by position; k and v stored
+        x = x + (attention of each token, its heads side by side) @ w.attn_output.T
+        h = norm(x, ffn_norm)                     # row by row
+        x = x + swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
 
     Row i of x is the token at position cache.len + i.  Its turned key and its value are
     stored at that position in `cache.k[layer]` and `cache.v[layer]`, and it sees all
-    positions up to its own.  `cache.len` stays as it is: other layers
-    need it.
+    positions up to its own.  `cache.len` stays as it is: the other layers need it too.
 
     Parameters
     ----------
@@ -214,8 +227,18 @@ def run_layer(ops, x, layer, w, c, cache):
 
     Returns
     -------
-    float32 array [m, dim]
-        A new array.  The scale of attention is 1 / sqrt(head_dim).
+    float array [m, dim]
+        A new array; x itself stays as it is.  The scale of attention is
+        1 / sqrt(head_dim).
+
+    Examples
+    --------
+    Two tokens at once, or one after the other: the same rows.
+
+        both = run_layer(ops, x, 0, w, c, cache)          # x [2, dim], cache.len 0
+        first = run_layer(ops, x[:1], 0, w, c, another)   # another.len 0
+        another.len = 1                                   # when all layers are done
+        second = run_layer(ops, x[1:], 0, w, c, another)
     """
     raise NotImplementedError("ch03.layer: your code here")
 
@@ -225,9 +248,9 @@ def run_layer(ops, x, layer, w, c, cache):
 def forward(ops, tokens, w, c, cache):
     """Run the next tokens of a stream through the model.
 
-    Embedding, all layers, the last norm (`w.output_norm`), and a product with
-    `w.output` that gives one number for each entry of the vocabulary.  Afterwards the
-    cache counts the new positions.
+    Embedding, all layers, the last norm (`w.output_norm`, row by row), and a product
+    with `w.output` that gives one number for each token of the vocabulary.  At the end,
+    `cache.len` grows by the number of tokens.
 
     Parameters
     ----------
@@ -241,7 +264,14 @@ def forward(ops, tokens, w, c, cache):
 
     Returns
     -------
-    float32 array [len(tokens), vocab]
-        The logits behind each token.
+    float array [len(tokens), vocab]
+        The logits after each token.
+
+    Examples
+    --------
+    The prompt at once, then one more token:
+
+        logits = forward(ops, [5, 2, 7], w, c, cache)     # [3, vocab]; cache.len is 3
+        logits = forward(ops, [4], w, c, cache)           # [1, vocab]; cache.len is 4
     """
     raise NotImplementedError("ch03.forward: your code here")

@@ -5,12 +5,24 @@ has to choose one token.  You write that choice here, piece by piece: softmax wi
 temperature, two cuts, one random draw, penalties, and a processor that forbids tokens.
 At the end of the chapter your pieces choose the tokens of a real model.
 
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch04`, or in the notebook
-with a cell that begins with `%%exercise ch04.softmax_temperature`.
+Write your code below each docstring, in place of the line that says `your code here`.
+Check it with `python3 -m course check ch04`, or in the notebook with a cell that begins
+with `%%exercise ch04.softmax_temperature`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch04.softmax_temperature`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
 from collections import Counter
+import math
 import numpy as np
 
 
@@ -52,8 +64,8 @@ def softmax(logits, temperature):
     Returns
     -------
     float64 array [n]
-        They sum to 1; a forbidden token has exactly 0.  Worked out in float64, also
-        where the logits are float32.
+        They sum to 1; a forbidden token has exactly 0.  Compute in float64, even where
+        the logits are float32.
 
     Examples
     --------
@@ -69,19 +81,20 @@ def top_p(probabilities, p):
     """Keep the most probable tokens that hold the mass p together: the nucleus.
 
     The tokens are taken from the best one down, until their probabilities sum to p or
-    more.  The token that reaches p belongs to them, so at least one is kept.
+    more.  The token that reaches p belongs to them, so at least one is kept.  p = 1
+    means off: every token is kept, also where a sum of floats reaches 1 earlier.
 
     Parameters
     ----------
     probabilities : float64 array [n]
         They sum to 1.
     p : float
-        In [0, 1].  1 keeps every token; 0 keeps the best one.
+        In [0, 1].  0 keeps the best one only.
 
     Returns
     -------
     int array [kept]
-        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+        Ids of the kept tokens, the best first; of equal probabilities, the lowest id first.
 
     Examples
     --------
@@ -91,7 +104,7 @@ def top_p(probabilities, p):
     raise NotImplementedError("ch04.top_p: your code here")
 
 
-# %% ch04.min_p - min-p: measured by the best (5 points, easy, section 04.3)
+# %% ch04.min_p - min-p: measured by the best (1 point, easy, section 04.3)
 
 def min_p(probabilities, least):
     """Keep the tokens that are at least `least` times as probable as the best one.
@@ -106,7 +119,7 @@ def min_p(probabilities, least):
     Returns
     -------
     int array [kept]
-        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+        Ids of the kept tokens, the best first; of equal probabilities, the lowest id first.
 
     Examples
     --------
@@ -116,12 +129,12 @@ def min_p(probabilities, least):
     raise NotImplementedError("ch04.min_p: your code here")
 
 
-# %% ch04.draw - One draw a token (10 points, medium, section 04.4)
+# %% ch04.draw - One draw per token (10 points, medium, section 04.4)
 
 def draw(ids, weights, rng, greedy=False):
     """Choose one of the tokens that the cuts have left.
 
-    The weights lie one behind another on a line, in the order given.  One draw u in
+    The weights lie one after another on a line, in the order given.  One draw u in
     [0, 1) marks the point u * sum(weights), and the token that owns the point is
     chosen.  Token i owns the stretch from where token i - 1 ends up to, but not
     including, its own end.
@@ -156,13 +169,13 @@ def draw(ids, weights, rng, greedy=False):
 # %% ch04.penalties - Penalties over a window (10 points, medium, section 04.5)
 
 def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
-    """Make tokens less likely that came up lately.
+    """Lower the logits of tokens that came up lately.
 
     The window is the last `last_n` tokens of the history.  Each distinct token in it is
     treated once, in this order:
 
     1. repeat: a logit above 0 is divided by `repeat`, any other is multiplied by it;
-    2. frequency: `frequency` is subtracted as often as the token stands in the window;
+    2. frequency: `frequency` is subtracted once for each time the token is in the window;
     3. presence: `presence` is subtracted once.
 
     Parameters
@@ -172,8 +185,8 @@ def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     history : list of int
         The tokens so far, the oldest first; may be empty.
     last_n : int
-        Length of the window; 0 turns all penalties off.  A history that is shorter is
-        the whole window.
+        Length of the window; 0 turns all penalties off.  If the history is shorter, all
+        of it is the window.
     repeat, frequency, presence : float
         1.0, 0.0 and 0.0 do nothing.
 
@@ -194,9 +207,9 @@ def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
 # %% ch04.ban - Ban these tokens (10 points, medium, section 04.6)
 
 class Ban:
-    """A logit processor: forbids tokens for a whole turn, or for its first tokens.
+    """A logit processor that forbids tokens: for a whole turn, or while it is short.
 
-    This is the form that the engine calls.  Before each choice it hands `process` a row
+    The engine calls exactly these methods.  Before each choice it hands `process` a row
     of logits; after each choice it calls `commit` with the token; `reset` says that a
     new turn begins.
 
@@ -205,8 +218,8 @@ class Ban:
     tokens : list of int
         Ids that may not be chosen; may be empty.
     first : int, optional
-        Only the first `first` tokens of a turn are watched; afterwards everything is
-        allowed.  None, the default: the ban holds always.
+        The ban holds for the first `first` tokens of a turn; afterwards everything is
+        allowed.  None, the default: it always holds.
 
     Raises
     ------

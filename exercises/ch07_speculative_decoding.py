@@ -11,9 +11,21 @@ scores for each token, `sampler.next(row, history)` chooses a token from a row, 
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch07`, or in the notebook with a cell that begins
-with `%%exercise ch07.verify`.
+with `%%exercise ch07.verify`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch07.verify`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
+import math
 import random
 import numpy as np
 

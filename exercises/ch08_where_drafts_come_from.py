@@ -1,30 +1,43 @@
 """Chapter 08 - Where drafts come from.
 
-A wrong draft changes no word of what is said, so drafts may come from anywhere.  Here they
-come from text that the model has seen already.  You write the matcher that finds them by
-brute force, the suffix automaton that finds them in constant time, the drafter around it,
-a drafter that recycles logits, and the rules by which several sources share one decoder.
-At the end your automaton drafts for a real model.
+A wrong draft never changes what the model says, so drafts may come from anywhere.  Here
+they come from text that the model has seen already.  You write the matcher that finds them
+by brute force.  You write the suffix automaton that finds them in a few steps per token,
+and the drafter around it.  Then come a drafter that recycles logits, and the rules by which
+several sources share one decoder.  At the end your automaton drafts for a real model.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
-with `%%exercise ch08.match`.
+with `%%exercise ch08.match`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch08.match`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
 from collections import deque
+import math
 from typing import NamedTuple
+import numpy as np
 
 
 class AllStrings:
-    """An index without any trick: it knows every string of tokens that was said, one by one.
+    """An index without any trick: it keeps every string of tokens that was said, one by one.
 
-    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  Seen from
-    outside it is what an `Automaton` is: `append` takes a token, and afterwards
+    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  It is used
+    like an `Automaton`: `append` takes a token, and afterwards these are up to date:
 
     `match_length`, `match_state` : the longest suffix of the text that had also ended
         earlier, and the number of its state.
-    `sample[state]` : where a state's string ended.  It is written once, when the string
-        is said for the first time; whoever knows better may overwrite it.
+    `sample[state]` : where a state's string ended.  `append` writes it once, when the
+        string is said for the first time; you may overwrite it with a later place.
     `stream` : the text.
     """
 
@@ -103,13 +116,79 @@ def continuation(stream, limit, min_match=2):
     raise NotImplementedError("ch08.match: your code here")
 
 
-# %% ch08.append - Append to a suffix automaton (25 points, hard, section 08.4)
+# %% ch08.walk - Move the cursor over a token (5 points, easy, section 08.4)
+
+class FinishedIndex:
+    """The suffix automaton of a finished text, built slowly, straight from the definition.
+
+    A state stands for all strings that end at the same places of the text.  State 0, the
+    root, is the empty string.
+
+    `link[state]` : the state of its longest suffix that ends at more places; -1 for the root.
+    `length[state]` : of its longest string.
+    `edges[state]` : a dict: token -> the state of "its string, then the token".
+    """
+
+    def __init__(self, text):
+        ends = {}
+        for first in range(len(text)):
+            for last in range(first, len(text)):
+                ends.setdefault(tuple(text[first:last + 1]), []).append(last)
+        alike = {}
+        for string, places in sorted(ends.items(), key=lambda entry: len(entry[0])):
+            alike.setdefault(tuple(places), []).append(string)  # the shortest string first
+        state_of = {(): 0}
+        for number, strings in enumerate(alike.values(), 1):
+            state_of.update(dict.fromkeys(strings, number))
+        self.length = [0] + [len(strings[-1]) for strings in alike.values()]
+        self.link = [-1] + [state_of[strings[0][1:]] for strings in alike.values()]
+        self.edges = [{} for _ in self.length]
+        for string, number in state_of.items():
+            if string:
+                self.edges[state_of[string[:-1]]][string[-1]] = number
+
+
+def walk(index, state, length, token):
+    """Move a cursor over one more token.
+
+    The cursor stands for the longest suffix of the tokens shown so far that occurs in the
+    index's text.  From it, and from the token, find the longest suffix that occurs there now.
+
+    While the state has no edge for the token, go to the state's link: that forgets as few
+    tokens from the front as possible.  At the root nothing is left to forget.
+
+    Parameters
+    ----------
+    index : FinishedIndex
+        Or anything with `link`, `length` and `edges`, such as an `Automaton`.
+    state, length : int
+        The cursor: the state of the match, and how many tokens match.  (0, 0) before the
+        first token, and whenever nothing matches.
+    token : int
+
+    Returns
+    -------
+    (state, length)
+        The new cursor.
+
+    Examples
+    --------
+    >>> index = FinishedIndex([5, 6, 7])
+    >>> walk(index, *walk(index, 0, 0, 5), 6)
+    (2, 2)
+    >>> walk(index, 2, 2, 9)
+    (0, 0)
+    """
+    raise NotImplementedError("ch08.walk: your code here")
+
+
+# %% ch08.append - Append to a suffix automaton (20 points, hard, section 08.4)
 
 class Automaton:
     """A suffix automaton over a growing text, with a cursor on the longest earlier match.
 
     A state stands for all strings that have ended at the same places.  The longest of them
-    has `length[state]` tokens, the others are its suffixes, down to one token more than
+    has `length[state]` tokens.  The others are its suffixes, down to one token more than
     `length[link[state]]`.  State 0, the root, is the empty string.
 
     Attributes
@@ -153,34 +232,24 @@ class Automaton:
         return len(self.link) - 1
 
     def walk(self, state, length, token):
-        """The longest match with `token` behind it, from the longest match without: (state, length)."""
-        while token not in self.edges[state]:
-            if state == 0:
-                return 0, 0
-            state = self.link[state]
-            length = self.length[state]
-        return self.edges[state][token], length + 1
+        """Move a cursor over a token: your `walk` of ch08.walk, with `self` as the index."""
+        raise NotImplementedError("ch08.append: your code here")
 
     def append(self, token):
-        """Take one more token, at position pos = len(stream) as it is before.
+        """Take one more token, at position pos = len(stream) as it is before the call.
 
-        1. Move the cursor over the token, in the automaton as it is now (`walk`).
-        2. Add a state for the whole text with the token: length pos + 1, sample pos, no
-           edges; its link is the root until step 4 knows better.
-        3. From `last` go along the links.  Every state on the way is a suffix of the text so
-           far, so it has ended at pos - 1: that becomes its sample (not the root's).  A state
-           without an edge for the token gets one, to the new state.  The first one with such
-           an edge ends the way.
-        4. If there is one, call it `state`, and the target of its edge `old`.  Its strings,
-           then the token, are of length[state] + 1 tokens at most.
-           - If that is length[old], the new state links to `old`.
-           - Otherwise some strings of `old` have ended at pos now and others have not: it is
-             split.  A clone, of that length, takes old's edges, link and sample.  Every edge
-             for the token from `state` and on along the links that leads to `old` now leads to
-             the clone; these states have ended at pos - 1, too.  Both `old` and the new state
-             link to the clone.  If the cursor stands on `old` and its match is not longer than
-             the clone's strings, it moves to the clone.
-        5. The new state is `last`, and the token belongs to the stream.
+        The cursor moves first, in the automaton without the token: what it finds has ended
+        earlier.  Then the automaton becomes that of the longer text:
+
+        - The whole text is a new state, with sample pos.
+        - Where some strings of a state have ended at pos and others have not, the state is
+          split.  The longer strings keep it.  The shorter ones move to a new state, the
+          clone, which takes the edges, the link and the sample of the state that it came
+          from.  (Its strings have ended at pos as well, but nothing follows there yet.)  The
+          clone's longest string is just the match, so the cursor moves to the clone.
+        - A state whose edge for the token is set, found in place or turned to a clone stands
+          for suffixes of the text before the token.  They have ended at pos - 1, and that
+          becomes the state's sample.  The root's sample stays -1.
         """
         raise NotImplementedError("ch08.append: your code here")
 
@@ -215,8 +284,10 @@ class Drafter:
         Of a string that was said several times, the latest place is the one to copy from.
         The match ends at the end of the text.  It cannot be copied from there yet, because
         nothing follows.  With the next token something does: so, *before* the index takes a
-        token, the sample of the match's state becomes the present end of the stream, if
-        there is a match.
+        token, the sample of the match's state becomes the last position of the stream as it
+        is then.  Without a match there is nothing to refresh: the root's sample stays -1.
+        (No draft begins at a match shorter than `min_match`.  Whether you refresh those as
+        well makes no difference.)
 
         Parameters
         ----------
@@ -230,8 +301,8 @@ class Drafter:
         Parameters
         ----------
         context : list of int
-            The text as the decoder knows it.  If its last token is not the last one of the
-            index, or there is none, the two are not in step, and nothing is drafted.
+            The text as the decoder has it.  If it is empty, or its last token is not the last
+            token of the index, the two are out of step, and nothing is drafted.
         limit : int
             At most this many tokens; fewer where the stream ends before.
 
@@ -291,12 +362,12 @@ def verify(model, history, draft):
 
 
 class Recycler:
-    """A source of drafts that remembers, for each token, what came or nearly came behind it.
+    """A source of drafts that remembers, for each token, what came or nearly came after it.
 
     Parameters
     ----------
     k : int
-        Candidates that are kept of each token.
+        Candidates that are kept per token.
     chain : int
         The longest draft.
 
@@ -324,25 +395,25 @@ class Recycler:
         self.newest = []
 
     def promote(self, token, follower):
-        """Make `follower` the first candidate behind `token`.
+        """Make `follower` the first candidate after `token`.
 
-        The others keep their order behind it; what is beyond k is dropped.
+        The other candidates follow it in their old order; what is beyond k is dropped.
         """
         raise NotImplementedError("ch08.recycle: your code here")
 
     def observe(self, committed):
-        """Take note of tokens that were settled: each is promoted behind the one before it.
+        """Take note of tokens that were settled: each is promoted as a follower of the one before it.
 
-        The first one stands behind the last token of the call before.
+        The first one follows the last token of the call before.
         """
         raise NotImplementedError("ch08.recycle: your code here")
 
     def observe_top_k(self, rows):
         """Take note of verified rows; called after `observe`.
 
-        The first k tokens of a row become the candidates behind `row.token`, in place of
-        those that were there.  Then what was really settled is promoted again: the pairs of
-        the latest `observe`, in their order.
+        The first k tokens of a row become the candidates after `row.token`, in place of those
+        that were there.  Then what was really settled is promoted again: the pairs of the
+        latest `observe`, in their order.
 
         Parameters
         ----------
@@ -442,16 +513,16 @@ class SourceGate:
     Parameters
     ----------
     least : float
-        The part of them that must have been accepted.
+        The share of them that must have been accepted.
     mute_for : int
-        Committed tokens for which a source below that is muted.
+        A source below that is muted for so many committed tokens.
 
     Attributes
     ----------
     window : deque of bool
-        One a drafted token: was it accepted?
+        One entry per drafted token: was it accepted?
     muted_for : int
-        Committed tokens until the source may draft again; 0 when it may.
+        Committed tokens until the source may draft again; 0 when it may now.
 
     Examples
     --------
@@ -473,10 +544,10 @@ class SourceGate:
     def record(self, drafted, accepted):
         """Enter what became of a draft.
 
-        The first `accepted` of its `drafted` tokens were accepted, the others were not.  When
-        the window is full (64 tokens) and less than `least` of it was accepted, the source is
-        muted for `mute_for` tokens, and the window is emptied: after the pause the source
-        starts with a clean sheet.
+        The first `accepted` of its `drafted` tokens were accepted, the rest were not.  When
+        the window is full (64 tokens) and a smaller share of it than `least` was accepted, the
+        source is muted for `mute_for` tokens, and the window is emptied: after the pause the
+        old failures no longer count.
         """
         raise NotImplementedError("ch08.cascade: your code here")
 

@@ -1,29 +1,41 @@
 """Chapter 09 - Economics and the gate.
 
 Drafts cannot change a word, but they can waste time.  Here you work out when they win
-some, and build the gate: the part that turns drafting off while it loses, and finds out
-when it would win again.
+some.  You choose how many tokens of a draft to verify, as the engine does it for a source
+that knows its odds.  And you build the gate for sources that do not: it turns drafting off
+while it loses, and finds out when it would win again.
 
-One unit for all costs: a plain step, that is a pass of one row.  It costs 1 and commits
-one token.  A pass of so many rows costs more than 1, and less than its rows.
+There is one unit for all costs: the plain step, a pass of one row.  It costs 1 and commits
+one token.  A pass of several rows costs more than 1, and less than the number of its rows.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch09`, or in the notebook with a cell that begins
-with `%%exercise ch09.break_even`.
+with `%%exercise ch09.break_even`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch09.break_even`.
+
+Rules for all exercises:
+
+- An exercise is graded alone, in a process of its own. It knows what its file in
+  exercises/ holds, and nothing of your notebook: import and define what you use there,
+  or in the exercise's cell.
+- Arguments stay as they are, unless the contract says that they change: work on a copy.
+- Types count: where the contract says list, a tuple or an array is wrong.
+- You build it yourself: the engine (`fucina`) and the solutions are no part of an
+  answer, unless the contract says so.
 """
 
-import itertools
-import math
 from collections import deque
+import math
+import numpy as np
 
 
-# %% ch09.break_even - When does a verify win? (5 points, easy, section 09.2)
+# %% ch09.break_even - When does a verify win? (1 point, easy, section 09.2)
 
 def break_even(drafts, cost):
     """How many of the drafted tokens must be accepted for a verify to win time.
 
     A verify runs the newest token and all the drafts in one pass.  It commits the
-    accepted drafts, and behind them a token that the model chose itself.  Plain decoding
+    accepted drafts, and after them a token that the model chose itself.  Plain decoding
     takes one plain step for each of these tokens.  The verify wins if it takes less; if
     it takes as much, nothing is won.
 
@@ -48,67 +60,111 @@ def break_even(drafts, cost):
     raise NotImplementedError("ch09.break_even: your code here")
 
 
-# %% ch09.interpolate - Read a cost off measured points (5 points, easy, section 09.2)
+# %% ch09.best_draft - How many tokens to verify (15 points, medium, section 09.5)
 
-def verify_cost(drafts, points):
-    """What a verify costs, read off measured points.
+MARGIN = 0.1
 
-    Between two neighbouring points costs lie on a straight line.  Before the first
-    point and behind the last one nothing was measured, so the cost of that point is
-    taken.
+
+def best_draft(odds, cost, allowance=math.inf):
+    """How many tokens of a draft to verify: the number that is expected to win most.
+
+    A verify of d drafts costs cost(d + 1).  It commits the drafts up to the first wrong one,
+    and a token that the model chooses itself.  What it wins is the number of committed
+    tokens minus the cost.
 
     Parameters
     ----------
-    drafts : int
-        Drafted tokens of the verify; 0 is a plain step.
-    points : list of (rows, cost)
-        Measured costs of passes, in plain steps; rows ascend.  At least one point.
-        Costs need not ascend: a full tile of rows can be cheaper than a part of one.
+    odds : list of float
+        For each drafted token, how likely it is right if all tokens before it are.
+    cost : callable
+        cost(rows) is what a pass of so many rows costs, in plain steps.  More rows may cost
+        less than fewer, where a tile is full.
+    allowance : float
+        Plain steps that the verify may lose at worst, when no draft is accepted.
 
     Returns
     -------
-    float
+    int
+        The number of drafts whose expected win is largest, of those that the allowance
+        permits; the smallest of them at a tie.  0 if none is expected to win more than
+        MARGIN plain steps.
 
     Examples
     --------
-    >>> points = [(1, 1.0), (4, 1.5), (8, 3.5)]
-    >>> verify_cost(3, points), verify_cost(5, points), verify_cost(20, points)
-    (1.5, 2.5, 3.5)
+    >>> cost = lambda rows: 1 + 0.25 * (rows - 1)
+    >>> best_draft([0.9, 0.8, 0.1], cost)
+    2
+    >>> best_draft([0.9, 0.8, 0.1], cost, allowance=0.3)
+    1
+    >>> best_draft([0.2, 0.2], cost)
+    0
     """
-    raise NotImplementedError("ch09.interpolate: your code here")
+    raise NotImplementedError("ch09.best_draft: your code here")
 
 
-# %% ch09.gate - The gate (20 points, hard, section 09.5)
+# %% ch09.losing - Is drafting losing? (4 points, easy, section 09.6)
+
+def losing(verifies, enough=8):
+    """Whether drafting has lost time, by the latest verifies.
+
+    It has, if the verifies cost more plain steps than they committed tokens.  One verify, or
+    a few short drafts, are too few to judge by: then the answer is False.
+
+    Parameters
+    ----------
+    verifies : list of (committed, accepted, drafted, cost)
+        Tokens that a verify committed, drafts that were accepted, drafts that there were, and
+        its cost in plain steps.
+    enough : int
+        Drafted tokens that the verifies must have, all together.  And there must be two
+        verifies at least.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> losing([(1, 0, 4, 2.0), (2, 1, 4, 2.0)])
+    True
+    >>> losing([(1, 0, 4, 2.0), (3, 2, 4, 2.0)])
+    False
+    """
+    raise NotImplementedError("ch09.losing: your code here")
+
+
+# %% ch09.gate - The gate (15 points, hard, section 09.6)
 
 class Gate:
     """Decides, for one stream, when to draft.
 
-    A decoder asks `allows` once a step.  If the answer is yes and there is a draft, it
-    verifies the draft and tells `record` what came of it.  The rules:
+    A decoder asks `allows` once per step.  If the answer is True and there is a draft, it
+    verifies the draft and tells `record` what came of it.
 
     on
-        Steps may draft.  Once the window is losing: off, for `pause` steps.
+        The gate starts here.  When the verifies in the window are losing (ch09.losing), it
+        turns off for `pause` steps.
     off
-        `allows` counts the step and says no.  The `backoff`-th of these calls begins a
-        probe instead, with an empty window, and says yes.
+        `allows` says False.  The `backoff`-th call since the gate turned off says True: with
+        it a probe begins, with an empty window.
     probing
-        Steps may draft.  When the window is losing, the probe has failed at once.  After
-        `probes` verifies it has passed if speedup >= 1 + margin, else failed.  Passed:
-        on.  Failed: off, for twice as long as the last time, but `longest` at most.
+        When the window is losing, the probe fails at once.  After `probes` verifies it has
+        passed if the window committed at least 1 + margin tokens per plain step; otherwise
+        it fails.  Passed: on.  Failed: off, for twice as many steps as the last time, but
+        `longest` at most.
 
-    Losing: there is enough in the window to judge by, that is two verifies and `enough`
-    drafted tokens, and the speed-up is below 1.  Turning off empties the window.
+    Whenever the gate turns off, the window is emptied.
 
     Parameters
     ----------
     window : int
         Verifies that the gate looks back at.
     enough : int
-        Drafted tokens that must be in the window before the gate judges.
+        As in ch09.losing.
     margin : float
-        What a probe must win, above 1.
+        What a probe must win per plain step, above 1.
     pause, longest : int
-        Plain steps of a first pause, and the most of any.
+        Steps of a first pause, and the most of any pause.
     probes : int
         Verifies of a probe.  Steps without a verify do not count.
 
@@ -145,33 +201,26 @@ class Gate:
         accepted = sum(entry[1] for entry in self.window)
         return min(16, 2 + math.ceil(16 * accepted / drafted)) if drafted else 3
 
-    def speedup(self):
-        """Tokens over costs of the window: what was committed in the time of a plain step.
-
-        math.inf while the window is empty.
-        """
-        raise NotImplementedError("ch09.gate: your code here")
-
     def allows(self):
-        """Whether this step may draft (True or False); in a pause, the step is counted."""
+        """Whether this step may draft: True or False."""
         raise NotImplementedError("ch09.gate: your code here")
 
     def record(self, committed, accepted, drafted, cost):
-        """Enter a verify into the window, and judge by the rules above."""
+        """Enter a verify into the window, and judge."""
         raise NotImplementedError("ch09.gate: your code here")
 
 
-# %% ch09.ewma - A scale that follows, slowly (10 points, medium, section 09.5)
+# %% ch09.ewma - A scale that follows, slowly (10 points, medium, section 09.6)
 
 class LiveCost:
-    """What verifies cost here: the table's shape, times a scale that passes have taught.
+    """What verifies cost on this machine: the table's shape, times a scale learned from passes.
 
     Attributes
     ----------
     plain : float or None
         Seconds of a plain step, smoothed; None before the first.
     scale : float
-        Measured cost over the table's cost, smoothed.  1.0 before anything was measured.
+        Measured cost divided by the table's cost, smoothed.  1.0 before anything was measured.
 
     Examples
     --------
@@ -188,49 +237,24 @@ class LiveCost:
         self.scale = 1.0
 
     def note_plain(self, seconds):
-        """Learn from a plain step, which took so many seconds.
+        """Learn from a plain step that took so many seconds.
 
-        The first sets `plain`, each later one moves it a quarter of the way to itself.
+        The first one sets `plain`.  Each later one moves `plain` a quarter of the way towards
+        its own time.
         """
         raise NotImplementedError("ch09.ewma: your code here")
 
     def verify(self, table, seconds):
         """Learn from a verify, and return its cost in plain steps.
 
-        `table` is what the table says that it costs, `seconds` is what it took.
+        `table` is its cost by the table, `seconds` is what it took.
 
         Its measured cost is the number of plain steps that fit into that time, at least
-        1.  The sample, measured cost over table cost, is clamped to 0.25 ... 4, and moves
-        `scale` a fifth of the way to itself.  Before the first plain step nothing can be
-        learned.
+        1.  The sample is the measured cost divided by the table's.  It is clamped to the
+        range 0.25 to 4, and then `scale` moves a fifth of the way towards it.  Before the
+        first plain step nothing can be learned.
 
-        The result is the table's cost times the new scale.  It is at least 1: no pass is
-        cheaper than one of a single row.
+        The result is the table's cost times the new scale, but at least 1: no pass is cheaper
+        than a pass of one row.
         """
         raise NotImplementedError("ch09.ewma: your code here")
-
-
-# %% ch09.predict - Predict a speed-up (10 points, medium, section 09.6)
-
-def predict(log, cost):
-    """How many times faster than plain decoding a logged run was, by the costs of its passes.
-
-    Parameters
-    ----------
-    log : list of (drafted, accepted)
-        One pair for each step of the run, in order.  (0, 0) is a plain step.
-    cost : callable
-        cost(rows) is what a pass of so many rows costs, in plain steps; cost(1) is 1.
-
-    Returns
-    -------
-    float
-        Time of plain decoding over time of the run, for the same tokens.  Below 1 it
-        was slower.  1.0 for an empty log.
-
-    Examples
-    --------
-    >>> predict([(3, 3), (0, 0), (3, 0)], lambda rows: 1 + 0.25 * (rows - 1))
-    1.3333333333333333
-    """
-    raise NotImplementedError("ch09.predict: your code here")

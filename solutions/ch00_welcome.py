@@ -1,11 +1,4 @@
 """Chapter 00 - Welcome: two warm-up exercises.
-
-Write your code below each docstring, in place of the line that says `your code here`.  Then, in a terminal,
-
-    python3 -m course check ch00
-
-or in the notebook, in a cell that begins with `%%exercise ch00.decode_ceiling`.  Both are the same file: this one.
-Stuck?  `python3 -m course hint ch00.decode_ceiling`.
 """
 
 import math
@@ -17,20 +10,21 @@ from course.exercises import Exercise
 ex = Exercise(
     "ch00.decode_ceiling",
     title="How fast can decoding be?",
-    points=5,
+    points=1,
     level="easy",
     section="00.3",
     hints=[
         "Each new token needs every weight once. How long does reading all of them take?",
-        "Seconds a token = bytes / (bytes a second). A gigabyte a second is 10**9 bytes a second.",
-        "Tokens a second is the inverse of seconds a token. Check both arguments first: `if not x > 0: raise ...`.",
+        "Seconds per token = bytes / (bytes per second). A bandwidth of 1 GB/s is 10**9 bytes per second.",
+        "Tokens per second is the inverse of seconds per token. Check both arguments first: "
+        "`if not x > 0: raise ValueError(...)`.",
     ],
 )
 
 
 @ex.solution
 def decode_ceiling(weight_bytes, bandwidth):
-    """The most tokens a second that decoding can reach when memory is the limit.
+    """The most tokens per second that decoding can reach when memory is the limit.
 
     To decode one token, the engine reads every weight of the model once.  However fast
     the arithmetic is, it cannot be faster than memory delivers those bytes.
@@ -45,7 +39,7 @@ def decode_ceiling(weight_bytes, bandwidth):
     Returns
     -------
     float
-        Tokens a second.
+        Tokens per second.
 
     Raises
     ------
@@ -62,14 +56,14 @@ def decode_ceiling(weight_bytes, bandwidth):
     return bandwidth * 1e9 / weight_bytes
 
 
-@ex.wrong("This is seconds a token, the inverse of what is asked for: tokens a second.")
+@ex.wrong("This is seconds per token, the inverse of what is asked for: tokens per second.")
 def seconds_a_token(weight_bytes, bandwidth):
     if not weight_bytes > 0 or not bandwidth > 0:
         raise ValueError("above 0")
     return weight_bytes / (bandwidth * 1e9)
 
 
-@ex.wrong("A GB is taken as 2**30 bytes. That is a GiB; bandwidths are given in GB/s, 10**9 bytes a second.")
+@ex.wrong("A GB is taken as 2**30 bytes. That is a GiB; bandwidths are given in GB/s, 10**9 bytes per second.")
 def binary_gigabytes(weight_bytes, bandwidth):
     if not weight_bytes > 0 or not bandwidth > 0:
         raise ValueError("above 0")
@@ -83,19 +77,20 @@ def bits(weight_bytes, bandwidth):
     return bandwidth * 1e9 / (8 * weight_bytes)
 
 
-@ex.wrong("Rounds down to whole tokens. A ceiling of 0.4 tokens a second is slow, but it is not 0: use `/`, not `//`.")
+@ex.wrong("Rounds down to whole tokens. A ceiling of 0.4 tokens per second is slow, but not 0: use `/`, not `//`.")
 def whole_tokens(weight_bytes, bandwidth):
     if not weight_bytes > 0 or not bandwidth > 0:
         raise ValueError("above 0")
     return bandwidth * 1e9 // weight_bytes
 
 
-@ex.wrong("Lets sizes and bandwidths through that are 0 or negative; the contract asks for a ValueError.")
+@ex.wrong("The arithmetic is right, but nothing is checked. For a size or a bandwidth of 0 or less, the contract asks "
+          "for a ValueError: look at both first.")
 def unchecked(weight_bytes, bandwidth):
-    return bandwidth * 1e9 / weight_bytes if weight_bytes else math.inf
+    return bandwidth * 1e9 / weight_bytes
 
 
-@ex.check("tokens a second = bytes a second / bytes a token")
+@ex.check("tokens per second = bytes per second / bytes per token")
 def is_the_quotient(decode_ceiling, t):
     cases = [(1_000_000_000, 1), (500_000_000, 3), (2_500_000_000, 1), (98_000_000, 17.5), (7_000_000_000, 204.8),
              (1, 0.5)]
@@ -104,7 +99,7 @@ def is_the_quotient(decode_ceiling, t):
         t.close(t.call(decode_ceiling, size, bandwidth), bandwidth * 1e9 / size, rtol=1e-9)
 
 
-@ex.check("half the bytes a weight, twice the tokens")
+@ex.check("half the bytes, twice the tokens")
 def halves_double(decode_ceiling, t):
     for _ in range(20):
         size, bandwidth = int(t.rng.integers(1, 10**9)) * 2, float(t.rng.uniform(0.5, 500))
@@ -144,23 +139,23 @@ ex = Exercise(
 def next_token(logits, k):
     """The k most probable next tokens, with their probabilities.
 
-    A model ends each step with one number a vocabulary entry, the logits.  Softmax turns
-    them into probabilities:
+    A model ends each step with one number for each token of its vocabulary, the logits.
+    Softmax turns them into probabilities:
     p[i] = exp(logits[i]) / (sum over j of exp(logits[j])).
 
     Parameters
     ----------
     logits : list of float
-        One number a token id; the id is the position in the list.  May be large (1000.0),
-        or -inf for a token that is forbidden.  At least one is finite.
+        One number per token; its id is its place in the list.  A logit may be large
+        (1000.0), or -inf for a token that is forbidden.  At least one is finite.
     k : int
         How many tokens to return.
 
     Returns
     -------
     list of (int, float)
-        `(id, probability)`, most probable first; equal logits: the lowest id first.  The
-        probabilities are those among all tokens, not among the k.
+        `(id, probability)`, the most probable first; of equal logits, the lowest id first.
+        A probability is that among all tokens, not among the k.
 
     Raises
     ------
@@ -217,6 +212,28 @@ def logits_themselves(logits, k):
     return [(i, logits[i]) for i in order[:k]]
 
 
+@ex.wrong("Equal logits come in any order where there are many: np.argsort keeps their order only with "
+          "`kind=\"stable\"`.")
+def sorts_without_keeping_order(logits, k):
+    if not 1 <= k <= len(logits):
+        raise ValueError("k")
+    import numpy as np
+
+    weights = np.exp(np.array(logits) - max(logits))
+    order = np.argsort(-weights)
+    return [(int(i), float(weights[i] / weights.sum())) for i in order[:k]]
+
+
+@ex.wrong("Large logits are clipped, so that exp does not overflow. Two logits beyond the limit then look alike. "
+          "Subtract the largest logit from all of them instead.")
+def clips(logits, k):
+    if not 1 <= k <= len(logits):
+        raise ValueError("k")
+    weights = [math.exp(max(-700.0, min(700.0, x))) for x in logits]
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    return [(i, weights[i] / sum(weights)) for i in order[:k]]
+
+
 @ex.wrong("The least probable tokens come out: the sort goes the wrong way.")
 def least_probable(logits, k):
     if not 1 <= k <= len(logits):
@@ -267,7 +284,10 @@ def ties(next_token, t):
         t.case()
         got = t.call(next_token, row, len(row))
         t.holds(isinstance(got, list), f"the result is {got!r}, expected a list")
-        t.equal([pair[0] for pair in got], order, "the list of ids")
+        t.equal([int(pair[0]) for pair in got], order, "the list of ids")
+    t.case("logits = [3.0, 5.0] * 32")
+    got = t.call(next_token, [3.0, 5.0] * 32, 64, shown="next_token(logits, 64)")
+    t.equal([int(pair[0]) for pair in got], [*range(1, 64, 2), *range(0, 64, 2)], "the list of ids")
 
 
 @ex.check("large and forbidden logits are no problem")
@@ -276,6 +296,9 @@ def extremes(next_token, t):
     expect_tokens(t, t.call(next_token, [1000.0, 1000.0], 1), [(0, 0.5)])
     t.case()
     expect_tokens(t, t.call(next_token, [-1000.0, -1000.0], 2), [(0, 0.5), (1, 0.5)])
+    for row in ([1000.0, 1000.0 - math.log(3.0)], [-1000.0, -1000.0 - math.log(3.0)]):
+        t.case()
+        expect_tokens(t, t.call(next_token, row, 2), [(0, 0.75), (1, 0.25)])
     t.case()
     expect_tokens(t, t.call(next_token, [-math.inf, 0.0], 2), [(1, 1.0), (0, 0.0)])
 

@@ -2,10 +2,6 @@
 
 You open a model file byte by byte, and write the code that turns its blocks of
 small integers into weights.  Your Q4_1 then runs inside the real model.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch01`, or in the notebook
-with a cell that begins with `%%exercise ch01.read_header`.
 """
 
 import math
@@ -30,7 +26,7 @@ ex = Exercise(
     level="easy",
     section="01.1",
     hints=[
-        "Keep one number, the place where you are in the bytes. Whoever reads something moves it on.",
+        "Keep one number: the place in the bytes where you are. Everything that is read moves it on.",
         "`struct.unpack_from(format, data, at)` gives a tuple; `struct.calcsize(format)` says how many bytes it took. "
         "`<` means little-endian, I is a u32, Q a u64.",
         "An array: item kind (u32) and count (u64), 12 bytes together. Then call `read_value` for each item, and go on "
@@ -60,7 +56,7 @@ def read_value(data, at, kind):
     Returns
     -------
     (value, int)
-        An int, float, bool, str or list; and the place behind it.
+        An int, float, bool, str or list; and the place where the next thing begins.
 
     Examples
     --------
@@ -142,7 +138,7 @@ def counts_characters(data, at, kind):
     return text, at + 8 + length
 
 
-@ex.wrong("Behind a string, the place is too early by 8: the length itself takes 8 bytes too.")
+@ex.wrong("After a string, the place is too early by 8: the length itself takes 8 bytes too.")
 def forgets_the_length_field(data, at, kind):
     if kind in NUMBERS:
         return struct.unpack_from(NUMBERS[kind], data, at)[0], at + struct.calcsize(NUMBERS[kind])
@@ -247,7 +243,7 @@ def packed(kind, value):
 
 
 def expect_value(t, mine, kind, value, before):
-    """`read_value` behind `before` other bytes gives the value and the place behind it."""
+    """`read_value` after `before` other bytes gives the value and the place after it."""
     raw = packed(kind, value)
     data = bytes(before) + raw + b"\x07\x00\x01"
     t.case(f"data = {data!r}")
@@ -256,7 +252,7 @@ def expect_value(t, mine, kind, value, before):
     want = value[1] if kind == ARRAY else value
     t.holds(type(got[0]) is type(want), f"the value is {got[0]!r}, expected {want!r}, of type {type(want).__name__}")
     t.equal(got[0], want, "the value")
-    t.equal(got[1], before + len(raw), "the place behind it")
+    t.equal(got[1], before + len(raw), "the place after it")
 
 
 @ex.check("numbers, one kind after the other")
@@ -372,7 +368,7 @@ def scale_is_an_integer(raw):
     return (blocks["d"].astype(np.float32)[..., None] * blocks["q"]).reshape(len(raw), -1)
 
 
-@ex.wrong("The scale is looked for behind the quants. It comes first: 2 bytes of scale, then 32 of quants.")
+@ex.wrong("The scale is read after the quants. It comes first: 2 bytes of scale, then 32 of quants.")
 def scale_last(raw):
     blocks = np.ascontiguousarray(raw).view(np.dtype([("q", "i1", 32), ("d", "<f2")]))
     with np.errstate(all="ignore"):
@@ -443,8 +439,8 @@ ex = Exercise(
     hints=[
         "As Q8_0, with two halves in front and two weights in each byte. `q & 15` are the low four bits, `q >> 4` the "
         "high four.",
-        "The 16 low halves are weights 0 to 15 and the 16 high halves are weights 16 to 31: put them behind each other, "
-        "not one beside the other.",
+        "The 16 low halves are weights 0 to 15 and the 16 high halves are weights 16 to 31: put all of "
+        "the low ones first, then all of the high ones.",
         "`np.concatenate([q & 15, q >> 4], axis=-1)` turns [rows, blocks, 16] into [rows, blocks, 32], in order.",
         "Then `d[..., None] * q + m[..., None]`, with d and m widened to float32.",
     ],
@@ -511,7 +507,7 @@ def one_pair_a_row(raw):
     return (d[..., None] * q + m[..., None]).reshape(len(raw), -1)
 
 
-@ex.wrong("8 is taken off each quant, as in Q4_0. Q4_1 has a minimum instead: q stays 0 to 15.")
+@ex.wrong("8 is subtracted from each quant, as in Q4_0. Q4_1 has a minimum instead: q stays 0 to 15.")
 def takes_off_eight(raw):
     blocks = np.ascontiguousarray(raw).view(np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)]))
     q = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=-1).astype(np.float32) - 8
@@ -595,11 +591,11 @@ ex = Exercise(
 
 @ex.solution
 def quantize_row(x):
-    """Store a row in 8 bits a weight, and say how wrong that is.
+    """Store a row in 8 bits per weight, and say how wrong that is.
 
-    Each block of 32 gets a scale: its largest absolute value / 127, rounded to a half.
-    Its quants are x / scale, to the nearest integer.  A block of zeros gets scale 0 and
-    quants 0.
+    Each block of 32 gets a scale: its largest absolute value / 127.  Its quants are x
+    divided by that scale, to the nearest integer.  Then the scale is stored as a half.
+    A block of zeros gets scale 0 and quants 0.
 
     Parameters
     ----------
@@ -610,7 +606,7 @@ def quantize_row(x):
     d : float16 array [blocks]
     q : int8 array [blocks, 32]
     error : float
-        Root mean square of what a reader gets, d * q, less x.
+        Root mean square of d * q - x: what a reader of the blocks gets, minus what it was.
 
     Examples
     --------
@@ -779,7 +775,7 @@ ex = Exercise(
         "Write out one block: sum of (d q[i] + m) * (dx qx[i]). Which factors are the same for all i?",
         "They come in front of the sum: d * dx * sum(q[i] * qx[i]) + m * dx * sum(qx[i]). Both sums are over integers.",
         "Widen q and qx before you multiply, `.astype(np.int32)`: 15 * 127 does not fit in an int8.",
-        "`(q * qx).sum(axis=1)` is one integer a block, and so is `qx.sum(axis=1)`; then add up the blocks.",
+        "`(q * qx).sum(axis=1)` is one integer per block, and so is `qx.sum(axis=1)`; then add up the blocks.",
     ],
 )
 
@@ -790,7 +786,7 @@ def integer_dot(d, m, q, dx, qx):
 
     Weight i of block b is d[b] * q[b, i] + m[b].  Activation i of block b is
     dx[b] * qx[b, i].  Inside a block, all sums are sums of integers: no weight and no
-    activation becomes a float.  Floats come in once a block.
+    activation becomes a float.  Floats come in once per block.
 
     Parameters
     ----------
@@ -823,8 +819,8 @@ def without_minimum(d, m, q, dx, qx):
     return float((d.astype(np.float32) * dx * products).sum())
 
 
-@ex.wrong("The minimum is counted 32 times, once a weight, whatever the activations are. It is multiplied with each of "
-          "them: m * dx * sum(qx).")
+@ex.wrong("The minimum is counted 32 times, once per weight, whatever the activations are. It is multiplied by each "
+          "of them: m * dx * sum(qx).")
 def minimum_times_32(d, m, q, dx, qx):
     products = (q.astype(np.int32) * qx.astype(np.int32)).sum(axis=1)
     return float((d.astype(np.float32) * dx * products + 32 * m.astype(np.float32) * dx).sum())
@@ -838,7 +834,8 @@ def eight_bit_products(d, m, q, dx, qx):
     return float((scale * products + minimum * qx.astype(np.int32).sum(axis=1)).sum())
 
 
-@ex.wrong("The sum of a block is kept in 16 bits. 32 products of up to 1905 make up to 60960, an int16 ends at 32767.")
+@ex.wrong("The sum of a block is kept in 16 bits. 32 products of up to 1905 make up to 60960, but an int16 ends at "
+          "32767.")
 def sixteen_bit_sums(d, m, q, dx, qx):
     products = np.einsum("bi,bi->b", q.astype(np.int16), qx.astype(np.int16))
     scale, minimum = d.astype(np.float32) * dx, m.astype(np.float32) * dx
@@ -922,7 +919,8 @@ def many_blocks(integer_dot, t):
 
 ex = Exercise(
     "ch01.dequantize_q4_k",
-    title="Bonus: blocks of blocks",
+    title="Blocks of blocks",
+    bonus=True,
     points=20,
     level="hard",
     section="01.7",

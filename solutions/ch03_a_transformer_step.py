@@ -3,10 +3,6 @@
 You write the pieces of a language model one by one: norm, rotation, attention, the
 gated feed-forward, a layer, and the whole forward.  With the weights of a real model,
 your forward then gives the real model's logits.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch03`, or in the notebook
-with a cell that begins with `%%exercise ch03.rms_norm`.
 """
 
 import math
@@ -37,7 +33,7 @@ class Cache:
 ex = Exercise(
     "ch03.rms_norm",
     title="RMSNorm",
-    points=5,
+    points=1,
     level="easy",
     section="03.2",
     hints=[
@@ -50,7 +46,7 @@ ex = Exercise(
 
 @ex.solution
 def rms_norm(x, weight, eps):
-    """Scale a row to a root mean square of 1, then each number by its weight.
+    """Scale a row to a root mean square of 1, then multiply each number by its weight.
 
         out[i] = x[i] / sqrt(mean(x ** 2) + eps) * weight[i]
 
@@ -64,7 +60,8 @@ def rms_norm(x, weight, eps):
 
     Returns
     -------
-    float32 array [n]
+    float array [n]
+        A new array.
 
     Examples
     --------
@@ -75,7 +72,7 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt(np.mean(x * x) + eps) * weight
 
 
-@ex.wrong("The mean is taken off first. That is LayerNorm; RMSNorm leaves the mean where it is.")
+@ex.wrong("The mean is subtracted first. That is LayerNorm; RMSNorm leaves the mean where it is.")
 def layer_norm(x, weight, eps):
     x = x - np.mean(x)
     return x / np.sqrt(np.mean(x * x) + eps) * weight
@@ -208,7 +205,7 @@ def rotate(x, cos, sin, pairing):
     - "interleaved": numbers 2 i and 2 i + 1;
     - "half": numbers i and i + n / 2.
 
-    What lies behind the first n numbers stays as it is.
+    The numbers after the first n stay as they are.
 
     Parameters
     ----------
@@ -219,7 +216,7 @@ def rotate(x, cos, sin, pairing):
 
     Returns
     -------
-    float32 array [heads, head_dim]
+    float array [heads, head_dim]
 
     Examples
     --------
@@ -407,7 +404,7 @@ ex = Exercise(
         "How many positions are that? Positions count from 0, and a token sees itself: `position + 1`.",
         "Heads share keys in groups: with 6 heads and 2 kv heads, heads 0, 1, 2 use kv head 0 and heads 3, 4, 5 kv head "
         "1. Head h uses kv head `h // (heads // kv_heads)`; `np.repeat(k, group, axis=0)` lines them up.",
-        "Take the largest score off before exp: it changes nothing, and nothing overflows.",
+        "Subtract the largest score before exp: the shares stay the same, and nothing overflows.",
     ],
 )
 
@@ -428,15 +425,15 @@ def attention(q, k, v, scale, position=None):
     q : float32 array [heads, k_dim]
     k : float32 array [kv_heads, n, k_dim]
     v : float32 array [kv_heads, n, v_dim]
-        Planes of a cache.  What lies behind `position` is left over: it can hold
-        anything, NaN as well, and is not looked at.
+        Planes of a cache.  Whatever they hold after `position` is left over from
+        earlier, and may be anything, even NaN: do not let it into the result.
     scale : float
     position : int, optional
         The token's own.  By default the last one, n - 1.
 
     Returns
     -------
-    float32 array [heads, v_dim]
+    float array [heads, v_dim]
 
     Examples
     --------
@@ -494,7 +491,7 @@ def blind_to_itself(q, k, v, scale, position=None):
     return np.einsum("hn,hnd->hd", shares, values)
 
 
-@ex.wrong("One position too many: the token sees the one behind it, which is not there yet.")
+@ex.wrong("One position too many: the token sees the one after it, which does not exist yet.")
 def sees_the_next(q, k, v, scale, position=None):
     position = k.shape[1] - 1 if position is None else position
     group = len(q) // len(k)
@@ -506,7 +503,7 @@ def sees_the_next(q, k, v, scale, position=None):
     return np.einsum("hn,hnd->hd", shares, values)
 
 
-@ex.wrong("The position is ignored: everything in the cache is looked at, what is left over as well.")
+@ex.wrong("The position is ignored: everything in the cache is looked at, even what is left over from earlier.")
 def sees_everything(q, k, v, scale, position=None):
     group = len(q) // len(k)
     keys = np.repeat(k[:, :], group, axis=0)
@@ -554,7 +551,7 @@ def across_heads(q, k, v, scale, position=None):
     return np.einsum("hn,hnd->hd", shares, values)
 
 
-@ex.wrong("exp overflows for large scores. Take the largest one off first: the shares stay the same.")
+@ex.wrong("exp overflows for large scores. Subtract the largest one first: the shares stay the same.")
 def overflows(q, k, v, scale, position=None):
     position = k.shape[1] - 1 if position is None else position
     group = len(q) // len(k)
@@ -604,14 +601,14 @@ def groups(attention, t):
         attends(attention, t, q, k, v, 0.5, None, f"heads = {heads}, kv heads = {kv_heads}, positions = {n}, random")
 
 
-@ex.check("a token sees the positions up to its own, and nothing behind")
+@ex.check("a token sees the positions up to its own, and nothing after it")
 def causal(attention, t):
     for n, position, rest in ((4, 1, "random"), (2, 0, "random"), (6, 3, "random"), (6, 2, "NaN"), (6, 5, "random")):
         q, k, v = normal(t, 2, 4), normal(t, 1, n, 4), normal(t, 1, n, 3)
         if rest == "NaN":
             k[:, position + 1:], v[:, position + 1:] = np.nan, np.nan
         attends(attention, t, q, k, v, 0.5, position, f"q, k, v = random, {q.shape}, {k.shape}, {v.shape}"
-                + (f"; what lies behind position {position} is NaN" if rest == "NaN" else ""))
+                + (f"; everything after position {position} is NaN" if rest == "NaN" else ""))
 
 
 @ex.check("large scores do not overflow")
@@ -626,7 +623,7 @@ def large(attention, t):
 ex = Exercise(
     "ch03.swiglu",
     title="SwiGLU, the gated activation",
-    points=5,
+    points=1,
     level="easy",
     section="03.5",
     hints=[
@@ -648,7 +645,7 @@ def swiglu(gate, up):
 
     Returns
     -------
-    float32 array of that shape
+    float array of that shape
 
     Examples
     --------
@@ -736,7 +733,7 @@ ex = Exercise(
         "A matrix is [outputs, inputs], so a product is `rows @ matrix.T`; then reshape q to [m, heads, head_dim], k and "
         "v to [m, kv_heads, head_dim].",
         "`cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)` stores one key. Then "
-        "`ops.attention(turned_query, cache.k[layer], cache.v[layer], 1 / np.sqrt(c.head_dim), position)`.",
+        "`ops.attention(turned_query, cache.k[layer], cache.v[layer], 1 / math.sqrt(c.head_dim), position)`.",
     ],
 )
 
@@ -745,16 +742,16 @@ ex = Exercise(
 def run_layer(ops, x, layer, w, c, cache):
     """One layer over the next m tokens of a stream.
 
-        h = norm(x, attn_norm)
-        q, k, v = h Wq, h Wk, h Wv, cut into heads; q and k are turned by position
-        x = x + (attention of each token) W_attn_output
-        h = norm(x, ffn_norm)
-        x = x + swiglu(h W_gate, h W_up) W_down
+        h = norm(x, attn_norm)                    # row by row
+        q, k, v = h @ w.q.T, h @ w.k.T, h @ w.v.T
+        q, k, v cut into heads; q and k turned by position; k and v stored
+        x = x + (attention of each token, its heads side by side) @ w.attn_output.T
+        h = norm(x, ffn_norm)                     # row by row
+        x = x + swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
 
     Row i of x is the token at position cache.len + i.  Its turned key and its value are
     stored at that position in `cache.k[layer]` and `cache.v[layer]`, and it sees all
-    positions up to its own.  `cache.len` stays as it is: other layers
-    need it.
+    positions up to its own.  `cache.len` stays as it is: the other layers need it too.
 
     Parameters
     ----------
@@ -774,8 +771,18 @@ def run_layer(ops, x, layer, w, c, cache):
 
     Returns
     -------
-    float32 array [m, dim]
-        A new array.  The scale of attention is 1 / sqrt(head_dim).
+    float array [m, dim]
+        A new array; x itself stays as it is.  The scale of attention is
+        1 / sqrt(head_dim).
+
+    Examples
+    --------
+    Two tokens at once, or one after the other: the same rows.
+
+        both = run_layer(ops, x, 0, w, c, cache)          # x [2, dim], cache.len 0
+        first = run_layer(ops, x[:1], 0, w, c, another)   # another.len 0
+        another.len = 1                                   # when all layers are done
+        second = run_layer(ops, x[1:], 0, w, c, another)
     """
     m = len(x)
     h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
@@ -789,7 +796,7 @@ def run_layer(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -810,7 +817,7 @@ def no_first_residual(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -831,7 +838,7 @@ def no_second_residual(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -853,7 +860,7 @@ def adds_to_the_norm(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = h + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -874,7 +881,7 @@ def one_norm_for_both(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
@@ -895,7 +902,7 @@ def old_rows_into_the_feed_forward(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
     x = x + np.stack(seen) @ w.attn_output.T
@@ -917,7 +924,7 @@ def values_are_turned(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = ops.rotate(v[i], cos, sin, c.rope.pairing)
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -939,7 +946,7 @@ def keys_are_not_turned(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = k[i]
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -961,7 +968,7 @@ def positions_from_zero(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -980,7 +987,7 @@ def stores_afterwards(ops, x, layer, w, c, cache):
         position = cache.len + i
         cos, sin = ops.angles(position, c.rope.dims, c.rope.base)
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
@@ -1025,15 +1032,15 @@ def gate_and_up_swapped(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
     return x + ops.swiglu(h @ w.up.T, h @ w.gate.T) @ w.down.T
 
 
-@ex.wrong("The layer moves cache.len. The layers behind it would store this step's rows at other positions: len "
-          "moves once a step, after all layers.")
+@ex.wrong("The layer moves cache.len. The layers after it would store this step's rows at different positions: len "
+          "moves once per step, after all layers.")
 def moves_len(ops, x, layer, w, c, cache):
     m = len(x)
     h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
@@ -1047,7 +1054,7 @@ def moves_len(ops, x, layer, w, c, cache):
         cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[layer][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
     cache.len += m
     x = x + np.stack(seen) @ w.attn_output.T
@@ -1069,7 +1076,7 @@ def always_layer_0(ops, x, layer, w, c, cache):
         cache.k[0][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
         cache.v[0][:, position] = v[i]
         turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
-        scale = 1 / np.sqrt(c.head_dim)
+        scale = 1 / math.sqrt(c.head_dim)
         seen.append(ops.attention(turned, cache.k[0], cache.v[0], scale, position).reshape(-1))
     x = x + np.stack(seen) @ w.attn_output.T
     h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
@@ -1106,7 +1113,7 @@ def toy_layer(t, c, dim, ffn_dim):
 
 
 def layer_by_hand(x, w, c, keys, values):
-    """The layer, token by token, for rows behind those that `keys` and `values` (lists of [kv_heads, head_dim]) hold."""
+    """The layer, token by token, for rows after those that `keys` and `values` (lists of [kv_heads, head_dim]) hold."""
     ops, out = toy_ops(), []
     for row in x:
         h = norm_by_hand(row, w.attn_norm, c.eps)
@@ -1189,9 +1196,9 @@ ex = Exercise(
 def forward(ops, tokens, w, c, cache):
     """Run the next tokens of a stream through the model.
 
-    Embedding, all layers, the last norm (`w.output_norm`), and a product with
-    `w.output` that gives one number for each entry of the vocabulary.  Afterwards the
-    cache counts the new positions.
+    Embedding, all layers, the last norm (`w.output_norm`, row by row), and a product
+    with `w.output` that gives one number for each token of the vocabulary.  At the end,
+    `cache.len` grows by the number of tokens.
 
     Parameters
     ----------
@@ -1205,8 +1212,15 @@ def forward(ops, tokens, w, c, cache):
 
     Returns
     -------
-    float32 array [len(tokens), vocab]
-        The logits behind each token.
+    float array [len(tokens), vocab]
+        The logits after each token.
+
+    Examples
+    --------
+    The prompt at once, then one more token:
+
+        logits = forward(ops, [5, 2, 7], w, c, cache)     # [3, vocab]; cache.len is 3
+        logits = forward(ops, [4], w, c, cache)           # [1, vocab]; cache.len is 4
     """
     x = w.embedding[tokens]
     for i, weights in enumerate(w.layers):
@@ -1245,7 +1259,7 @@ def never_moves(ops, tokens, w, c, cache):
     return x @ w.output.T
 
 
-@ex.wrong("cache.len moves before the layers run: they would store behind a gap that nobody has written.")
+@ex.wrong("cache.len moves before the layers run: they would leave a gap that nobody has written.")
 def moves_first(ops, tokens, w, c, cache):
     x = w.embedding[tokens]
     cache.len += len(tokens)
@@ -1255,7 +1269,7 @@ def moves_first(ops, tokens, w, c, cache):
     return x @ w.output.T
 
 
-@ex.wrong("Only the logits behind the last token come back. Every token has its row.")
+@ex.wrong("Only the logits after the last token come back. Every token has its row.")
 def only_the_last_row(ops, tokens, w, c, cache):
     x = w.embedding[tokens]
     for i, weights in enumerate(w.layers):
@@ -1287,7 +1301,7 @@ def one_layer_number(ops, tokens, w, c, cache):
 
 
 def pretend_layer(ops, x, layer, w, c, cache):
-    """A layer reduced to what `forward` sees of one: it stores rows behind `len`, and depends on those before."""
+    """A layer reduced to what `forward` sees of one: it stores rows after `len`, and depends on those before."""
     m, start = len(x), cache.len
     cache.k[layer][0, start:start + m, 0] = x[:, 0]
     before = np.cumsum(cache.k[layer][0, :start + m, 0])[start:]

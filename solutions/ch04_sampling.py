@@ -4,10 +4,6 @@ A model gives a row of logits: one number for each token of its vocabulary.  Som
 has to choose one token.  You write that choice here, piece by piece: softmax with a
 temperature, two cuts, one random draw, penalties, and a processor that forbids tokens.
 At the end of the chapter your pieces choose the tokens of a real model.
-
-Write your code below each docstring, in place of the line that says
-`your code here`.  Check it with `python3 -m course check ch04`, or in the notebook
-with a cell that begins with `%%exercise ch04.softmax_temperature`.
 """
 
 import math
@@ -48,9 +44,9 @@ ex = Exercise(
     level="easy",
     section="04.2",
     hints=[
-        "np.exp(800) is inf in float64, and inf / inf is NaN. What happens to a softmax when the same number is taken "
-        "off every logit?",
-        "Take the maximum off first: then the largest exponent is exp(0), and the others are smaller.",
+        "np.exp(800) is inf in float64, and inf / inf is NaN. What happens to a softmax when the same number is "
+        "subtracted from every logit?",
+        "Subtract the maximum first: then the largest power is exp(0), and the others are smaller.",
         "Turn the row into float64, subtract its maximum, divide by the temperature, exp, divide by the sum. "
         "exp(-inf) is 0, so a forbidden token needs no extra line.",
     ],
@@ -74,8 +70,8 @@ def softmax(logits, temperature):
     Returns
     -------
     float64 array [n]
-        They sum to 1; a forbidden token has exactly 0.  Worked out in float64, also
-        where the logits are float32.
+        They sum to 1; a forbidden token has exactly 0.  Compute in float64, even where
+        the logits are float32.
 
     Examples
     --------
@@ -87,7 +83,7 @@ def softmax(logits, temperature):
     return powers / powers.sum()
 
 
-@ex.wrong("exp of a large logit overflows: exp(800) is inf, and inf / inf is NaN. Take the maximum off first.")
+@ex.wrong("exp of a large logit overflows: exp(800) is inf, and inf / inf is NaN. Subtract the maximum first.")
 def overflows(logits, temperature):
     with np.errstate(all="ignore"):
         powers = np.exp(np.asarray(logits, np.float64) / temperature)
@@ -111,8 +107,8 @@ def multiplies(logits, temperature):
     return powers / powers.sum()
 
 
-@ex.wrong("The maximum of the undivided logits is taken off the divided ones. The difference is only small where the "
-          "temperature is near 1; elsewhere exp overflows again, or all of it becomes 0.")
+@ex.wrong("The maximum of the undivided logits is subtracted from the divided ones. That is safe only where the "
+          "temperature is near 1; elsewhere exp overflows again, or all powers become 0.")
 def other_maximum(logits, temperature):
     x = np.asarray(logits, np.float64)
     with np.errstate(all="ignore"):
@@ -126,7 +122,7 @@ def not_normalised(logits, temperature):
     return np.exp((x - x.max()) / temperature)
 
 
-@ex.wrong("The mean is taken off, not the maximum. One forbidden token makes the mean -inf, and a logit far above the "
+@ex.wrong("The mean is subtracted, not the maximum. One forbidden token makes the mean -inf, and a logit far above the "
           "mean still overflows.")
 def takes_the_mean(logits, temperature):
     x = np.asarray(logits, np.float64)
@@ -228,19 +224,20 @@ def top_p(probabilities, p):
     """Keep the most probable tokens that hold the mass p together: the nucleus.
 
     The tokens are taken from the best one down, until their probabilities sum to p or
-    more.  The token that reaches p belongs to them, so at least one is kept.
+    more.  The token that reaches p belongs to them, so at least one is kept.  p = 1
+    means off: every token is kept, also where a sum of floats reaches 1 earlier.
 
     Parameters
     ----------
     probabilities : float64 array [n]
         They sum to 1.
     p : float
-        In [0, 1].  1 keeps every token; 0 keeps the best one.
+        In [0, 1].  0 keeps the best one only.
 
     Returns
     -------
     int array [kept]
-        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+        Ids of the kept tokens, the best first; of equal probabilities, the lowest id first.
 
     Examples
     --------
@@ -400,7 +397,7 @@ def many(top_p, t):
 ex = Exercise(
     "ch04.min_p",
     title="min-p: measured by the best",
-    points=5,
+    points=1,
     level="easy",
     section="04.3",
     hints=[
@@ -425,7 +422,7 @@ def min_p(probabilities, least):
     Returns
     -------
     int array [kept]
-        Ids of the kept tokens, the best first; equal probabilities by lowest id.
+        Ids of the kept tokens, the best first; of equal probabilities, the lowest id first.
 
     Examples
     --------
@@ -509,12 +506,12 @@ def edges(min_p, t):
 
 ex = Exercise(
     "ch04.draw",
-    title="One draw a token",
+    title="One draw per token",
     points=10,
     level="medium",
     section="04.4",
     hints=[
-        "Lay the tokens one behind another on a line, each as long as its weight. A draw is a point on that line. "
+        "Lay the tokens one after another on a line, each as long as its weight. A draw is a point on that line. "
         "How long is the line?",
         "rng.uniform() is in [0, 1). Times the sum of the weights, it is a point on the line. One point is always "
         "enough, so there is one draw.",
@@ -530,7 +527,7 @@ ex = Exercise(
 def draw(ids, weights, rng, greedy=False):
     """Choose one of the tokens that the cuts have left.
 
-    The weights lie one behind another on a line, in the order given.  One draw u in
+    The weights lie one after another on a line, in the order given.  One draw u in
     [0, 1) marks the point u * sum(weights), and the token that owns the point is
     chosen.  Token i owns the stretch from where token i - 1 ends up to, but not
     including, its own end.
@@ -587,7 +584,7 @@ def surplus_to_the_last(ids, weights, rng, greedy=False):
     return int(ids[min(at, len(ids) - 1)])
 
 
-@ex.wrong("A draw is made although greedy has nothing to draw. The next sampled token then gets another number than in "
+@ex.wrong("A draw is made although greedy has nothing to draw. The next sampled token then gets a different number than in "
           "a run without it.")
 def draws_in_greedy(ids, weights, rng, greedy=False):
     u = rng.uniform()
@@ -598,7 +595,7 @@ def draws_in_greedy(ids, weights, rng, greedy=False):
 
 
 @ex.wrong("One draw for each candidate. It gives the right distribution, but the number of draws depends on the "
-          "number of candidates: one a token is the rule.")
+          "number of candidates: the rule is one per token.")
 def one_a_candidate(ids, weights, rng, greedy=False):
     if greedy:
         return int(ids[0])
@@ -758,13 +755,13 @@ ex = Exercise(
 
 @ex.solution
 def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
-    """Make tokens less likely that came up lately.
+    """Lower the logits of tokens that came up lately.
 
     The window is the last `last_n` tokens of the history.  Each distinct token in it is
     treated once, in this order:
 
     1. repeat: a logit above 0 is divided by `repeat`, any other is multiplied by it;
-    2. frequency: `frequency` is subtracted as often as the token stands in the window;
+    2. frequency: `frequency` is subtracted once for each time the token is in the window;
     3. presence: `presence` is subtracted once.
 
     Parameters
@@ -774,8 +771,8 @@ def penalise(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     history : list of int
         The tokens so far, the oldest first; may be empty.
     last_n : int
-        Length of the window; 0 turns all penalties off.  A history that is shorter is
-        the whole window.
+        Length of the window; 0 turns all penalties off.  If the history is shorter, all
+        of it is the window.
     repeat, frequency, presence : float
         1.0, 0.0 and 0.0 do nothing.
 
@@ -880,7 +877,7 @@ def no_window(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     return out
 
 
-@ex.wrong("Presence is subtracted once for each time. That is what frequency does; presence asks only whether a token "
+@ex.wrong("Presence is subtracted once for each time. That is what frequency does; presence only asks whether a token "
           "came up at all.")
 def presence_each_time(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     out = np.array(logits, np.float64)
@@ -891,7 +888,7 @@ def presence_each_time(logits, history, last_n, repeat=1.0, frequency=0.0, prese
     return out
 
 
-@ex.wrong("Frequency is subtracted only once. It grows with the number of times that a token stands in the window.")
+@ex.wrong("Frequency is subtracted only once. It is subtracted once for each time that the token is in the window.")
 def frequency_once(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     out = np.array(logits, np.float64)
     window = history[max(0, len(history) - last_n):]
@@ -945,7 +942,7 @@ def repeat_penalty(penalise, t):
         t.close(penalised(t, penalise, row, history, 8, repeat=repeat), want, "the logits")
 
 
-@ex.check("frequency counts how often a token stands in the window, presence only whether it does")
+@ex.check("frequency counts how often a token is in the window, presence only whether it is")
 def counts(penalise, t):
     for row, history, knobs, want in (
         ([1.0, 1.0], [0], {"frequency": 0.5}, [0.5, 1.0]),
@@ -1000,8 +997,8 @@ ex = Exercise(
     section="04.6",
     hints=[
         "Four short methods. `process` writes into the row that it is handed and returns nothing.",
-        "No finite number is a ban: some row has a better reason. -np.inf is one, and logits[list_of_ids] = -np.inf "
-        "sets them all.",
+        "No finite number is a ban: in some row the token still wins. -np.inf is a ban, and "
+        "logits[list_of_ids] = -np.inf sets them all.",
         "Who knows how many tokens the turn has so far? Not `process`, which may be called without a token being "
         "chosen, and not `history`, which holds the prompt too. `commit` is called once for each.",
         "self.said = 0 in __init__ and reset, + 1 in commit; process bans while first is None or said < first. Refuse "
@@ -1012,9 +1009,9 @@ ex = Exercise(
 
 @ex.solution
 class Ban:
-    """A logit processor: forbids tokens for a whole turn, or for its first tokens.
+    """A logit processor that forbids tokens: for a whole turn, or while it is short.
 
-    This is the form that the engine calls.  Before each choice it hands `process` a row
+    The engine calls exactly these methods.  Before each choice it hands `process` a row
     of logits; after each choice it calls `commit` with the token; `reset` says that a
     new turn begins.
 
@@ -1023,8 +1020,8 @@ class Ban:
     tokens : list of int
         Ids that may not be chosen; may be empty.
     first : int, optional
-        Only the first `first` tokens of a turn are watched; afterwards everything is
-        allowed.  None, the default: the ban holds always.
+        The ban holds for the first `first` tokens of a turn; afterwards everything is
+        allowed.  None, the default: it always holds.
 
     Raises
     ------
@@ -1070,7 +1067,7 @@ class Ban:
         self.said = 0
 
 
-@ex.wrong("Takes 100 off. That is a strong advice, no ban: where the token is far ahead, or all others are forbidden, "
+@ex.wrong("Subtracts 100. That is strong advice, but no ban: where the token is far ahead, or all others are forbidden, "
           "it is still chosen. -inf is a ban.")
 class TakesOff(Ban):
     def process(self, logits, history):
@@ -1170,8 +1167,8 @@ class Shared(Ban):
         self.counts["said"] = 0
 
 
-@ex.wrong("A negative id passes: logits[-1] is the last token of the vocabulary, so a token is forbidden that nobody "
-          "named. Refuse it when the processor is made.")
+@ex.wrong("A negative id passes: logits[-1] is the last token of the vocabulary, so it would forbid a token that "
+          "nobody named. Refuse it when the processor is made.")
 class CountsFromTheEnd(Ban):
     def __init__(self, tokens, first=None):
         self.tokens = list(tokens)

@@ -8,10 +8,6 @@ promise.  Whatever goes wrong,
 
 The history holds every token that is settled; the cache holds one row for each of them
 but the last, which goes in with the next step.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch05`, or in the notebook with a cell that begins
-with `%%exercise ch05.truncate`.
 """
 
 import contextlib

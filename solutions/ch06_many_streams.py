@@ -11,10 +11,6 @@ the toy drives the real model, too.
 
 A stream does by itself what it did alone in chapter 05: `stream.take(logits)` chooses a
 token, settles it, and hands it out.  The exercises are about what is new.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch06`, or in the notebook with a cell that begins
-with `%%exercise ch06.lockstep`.
 """
 
 import contextlib

@@ -8,10 +8,6 @@ All of it runs on a toy first, and on a real model at the end of the chapter.
 The toy below is called like the engine: `model.forward(tokens, cache)` returns one row of
 scores for each token, `sampler.next(row, history)` chooses a token from a row, and
 `cache.truncate(keep)` forgets rows. So code that works here works there.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch07`, or in the notebook with a cell that begins
-with `%%exercise ch07.verify`.
 """
 
 import random

@@ -1,14 +1,10 @@
 """Chapter 08 - Where drafts come from.
 
-A wrong draft changes no word of what is said, so drafts may come from anywhere.  Here they
-come from text that the model has seen already.  You write the matcher that finds them by
-brute force, the suffix automaton that finds them in constant time, the drafter around it,
-a drafter that recycles logits, and the rules by which several sources share one decoder.
-At the end your automaton drafts for a real model.
-
-Write your code below each docstring, in place of the line that says `your code here`.
-Check it with `python3 -m course check ch08`, or in the notebook with a cell that begins
-with `%%exercise ch08.match`.
+A wrong draft never changes what the model says, so drafts may come from anywhere.  Here
+they come from text that the model has seen already.  You write the matcher that finds them
+by brute force.  You write the suffix automaton that finds them in a few steps per token,
+and the drafter around it.  Then come a drafter that recycles logits, and the rules by which
+several sources share one decoder.  At the end your automaton drafts for a real model.
 """
 
 from collections import deque
@@ -20,15 +16,15 @@ from course.exercises import Exercise, given
 
 @given
 class AllStrings:
-    """An index without any trick: it knows every string of tokens that was said, one by one.
+    """An index without any trick: it keeps every string of tokens that was said, one by one.
 
-    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  Seen from
-    outside it is what an `Automaton` is: `append` takes a token, and afterwards
+    A text of n tokens has up to n (n + 1) / 2 of them, so this is for toys only.  It is used
+    like an `Automaton`: `append` takes a token, and afterwards these are up to date:
 
     `match_length`, `match_state` : the longest suffix of the text that had also ended
         earlier, and the number of its state.
-    `sample[state]` : where a state's string ended.  It is written once, when the string
-        is said for the first time; whoever knows better may overwrite it.
+    `sample[state]` : where a state's string ended.  `append` writes it once, when the
+        string is said for the first time; you may overwrite it with a later place.
     `stream` : the text.
     """
 
@@ -61,10 +57,10 @@ ex = Exercise(
     hints=[
         "Try every earlier end: end = 0, 1, ... n - 2. From there and from the end of the text, walk backwards "
         "together for as long as the tokens agree.",
-        "The walk may go on as long as it stays inside the text on the left side; it may well run over the place where "
-        "the other one began. n - 1 itself is not an earlier end.",
-        "Of equally long matches the latest counts: going from left to right, take a new one when it is at least as "
-        "long as the best (and longer than 0). The draft is a slice that begins at end + 1.",
+        "The left walk ends at the beginning of the text. It may run past the place where the right walk began: the two "
+        "strings may overlap. n - 1 itself is not an earlier end.",
+        "Of several matches of the same length the latest counts. If you go from left to right, take a new one when it is "
+        "at least as long as the best so far (and longer than 0). The draft is a slice that begins at end + 1.",
     ],
 )
 
@@ -143,8 +139,8 @@ def matches_itself(stream):
     return (n, n - 1) if n else (0, -1)
 
 
-@ex.wrong("Of equally long matches it takes the earliest. Text that was revised is best continued from its latest "
-          "version.", replaces="longest_match")
+@ex.wrong("Of several matches of the same length it takes the earliest. Text that was revised is best continued from "
+          "its latest version.", replaces="longest_match")
 def earliest(stream):
     best = (0, -1)
     for end in range(len(stream) - 1):
@@ -194,7 +190,7 @@ def looks_for_the_beginning(stream):
     return best
 
 
-@ex.wrong("The draft begins with the matched tokens. They have been said already: it begins behind them, at end + 1.",
+@ex.wrong("The draft begins with the matched tokens. They have been said already: it begins after them, at end + 1.",
           replaces="continuation")
 def repeats_the_match(stream, limit, min_match=2):
     length, end = longest_match(stream)
@@ -213,8 +209,8 @@ def without_limit(stream, limit, min_match=2):
     return [] if length < min_match else stream[end + 1:]
 
 
-@ex.wrong("Drafts behind any match. A single common token is hardly ever a reason to believe that the text goes on as "
-          "it did then.", replaces="continuation")
+@ex.wrong("Drafts after any match, however short. A single common token is hardly ever a reason to believe that the "
+          "text goes on as it did then.", replaces="continuation")
 def any_match(stream, limit, min_match=2):
     length, end = longest_match(stream)
     return [] if length == 0 else stream[end + 1:end + 1 + limit]
@@ -230,8 +226,8 @@ def more_than_min_match(stream, limit, min_match=2):
 def small_texts():
     """Texts over two and three tokens, the shortest first."""
     for n in range(1, 6):
-        for text in product([1, 2] if n > 4 else [1, 2, 3], repeat=n):
-            if text[0] == 1:
+        for text in product([0, 1] if n > 4 else [0, 1, 2], repeat=n):
+            if text[0] == 0:
                 yield list(text)
 
 
@@ -298,21 +294,230 @@ def minimum(mine, t):
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
+    "ch08.walk",
+    title="Move the cursor over a token",
+    points=5,
+    level="easy",
+    section="08.4",
+    hints=[
+        "Two questions, again and again: has this state an edge for the token? If it has not, is it the root?",
+        "A link leads to a shorter string: the match is then as long as the longest string of the state that the link "
+        "leads to. Ask both questions again there.",
+        "Over an edge the match becomes one token longer: length + 1. It need not be as long as the longest string of "
+        "the state that the edge leads to.",
+    ],
+)
+
+
+@given
+class FinishedIndex:
+    """The suffix automaton of a finished text, built slowly, straight from the definition.
+
+    A state stands for all strings that end at the same places of the text.  State 0, the
+    root, is the empty string.
+
+    `link[state]` : the state of its longest suffix that ends at more places; -1 for the root.
+    `length[state]` : of its longest string.
+    `edges[state]` : a dict: token -> the state of "its string, then the token".
+    """
+
+    def __init__(self, text):
+        ends = {}
+        for first in range(len(text)):
+            for last in range(first, len(text)):
+                ends.setdefault(tuple(text[first:last + 1]), []).append(last)
+        alike = {}
+        for string, places in sorted(ends.items(), key=lambda entry: len(entry[0])):
+            alike.setdefault(tuple(places), []).append(string)  # the shortest string first
+        state_of = {(): 0}
+        for number, strings in enumerate(alike.values(), 1):
+            state_of.update(dict.fromkeys(strings, number))
+        self.length = [0] + [len(strings[-1]) for strings in alike.values()]
+        self.link = [-1] + [state_of[strings[0][1:]] for strings in alike.values()]
+        self.edges = [{} for _ in self.length]
+        for string, number in state_of.items():
+            if string:
+                self.edges[state_of[string[:-1]]][string[-1]] = number
+
+
+@ex.solution
+def walk(index, state, length, token):
+    """Move a cursor over one more token.
+
+    The cursor stands for the longest suffix of the tokens shown so far that occurs in the
+    index's text.  From it, and from the token, find the longest suffix that occurs there now.
+
+    While the state has no edge for the token, go to the state's link: that forgets as few
+    tokens from the front as possible.  At the root nothing is left to forget.
+
+    Parameters
+    ----------
+    index : FinishedIndex
+        Or anything with `link`, `length` and `edges`, such as an `Automaton`.
+    state, length : int
+        The cursor: the state of the match, and how many tokens match.  (0, 0) before the
+        first token, and whenever nothing matches.
+    token : int
+
+    Returns
+    -------
+    (state, length)
+        The new cursor.
+
+    Examples
+    --------
+    >>> index = FinishedIndex([5, 6, 7])
+    >>> walk(index, *walk(index, 0, 0, 5), 6)
+    (2, 2)
+    >>> walk(index, 2, 2, 9)
+    (0, 0)
+    """
+    while token not in index.edges[state]:
+        if state == 0:
+            return 0, 0
+        state = index.link[state]
+        length = index.length[state]
+    return index.edges[state][token], length + 1
+
+
+@ex.wrong("The match keeps its length when the walk follows a link. A link forgets tokens: the match is then as long as "
+          "the longest string of the state that the link leads to.")
+def keeps_the_length(index, state, length, token):
+    while token not in index.edges[state]:
+        if state == 0:
+            return 0, 0
+        state = index.link[state]
+    return index.edges[state][token], length + 1
+
+
+@ex.wrong("Follows one link and then gives up. A shorter suffix, further along the links, may have an edge for the token: "
+          "go on to the root.")
+def one_link(index, state, length, token):
+    if token not in index.edges[state] and state != 0:
+        state = index.link[state]
+        length = index.length[state]
+    if token not in index.edges[state]:
+        return 0, 0
+    return index.edges[state][token], length + 1
+
+
+@ex.wrong("Forgets the whole match at once. The suffix link leads to the longest part of it that may still go on.")
+def starts_again(index, state, length, token):
+    if token not in index.edges[state]:
+        state, length = 0, 0
+    if token not in index.edges[state]:
+        return 0, 0
+    return index.edges[state][token], length + 1
+
+
+@ex.wrong("Gives up where the token does not follow. Fewer tokens of the match may well go on with it: follow the links.")
+def gives_up(index, state, length, token):
+    if token not in index.edges[state]:
+        return 0, 0
+    return index.edges[state][token], length + 1
+
+
+@ex.wrong("Takes the length of the new state's longest string. That string may begin with tokens that the cursor has "
+          "never seen: over an edge the match grows by one.")
+def longest_of_the_state(index, state, length, token):
+    while token not in index.edges[state]:
+        if state == 0:
+            return 0, 0
+        state = index.link[state]
+    return index.edges[state][token], index.length[index.edges[state][token]]
+
+
+@ex.wrong("The length does not grow. Over an edge the match becomes one token longer.")
+def does_not_grow(index, state, length, token):
+    while token not in index.edges[state]:
+        if state == 0:
+            return 0, 0
+        state = index.link[state]
+        length = index.length[state]
+    return index.edges[state][token], length
+
+
+@ex.wrong("At the root, with no edge for the token, a match is left over. Nothing matches there: (0, 0).")
+def something_is_left(index, state, length, token):
+    while token not in index.edges[state]:
+        if state == 0:
+            return 0, length
+        state = index.link[state]
+        length = max(index.length[state], 1)
+    return index.edges[state][token], min(length, index.length[state]) + 1
+
+
+DOCUMENTS = [[1, 2, 3], [0, 0, 0, 0], [1, 0, 3, 0, 3], [1, 2, 1, 3, 1, 2, 4], [3, 1, 2, 4, 1, 2, 5, 2, 6]]
+
+
+def shown_to(document, told):
+    """The longest suffix of `told` that occurs in the document."""
+    for length in range(len(told), 0, -1):
+        if any(document[i:i + length] == told[-length:] for i in range(len(document))):
+            return length
+    return 0
+
+
+def follow(mine, t, document, told):
+    """A cursor that is shown some tokens, compared after each."""
+    t.case(f"index = FinishedIndex({document})", "state, length = 0, 0")
+    index = FinishedIndex(document)
+    state, length = 0, 0
+    for n, token in enumerate(told, 1):
+        got = t.call(mine, index, state, length, token, shown=f"walk(index, {state}, {length}, {token})", changes=True)
+        t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (state, length)")
+        matched = told[:n][n - shown_to(document, told[:n]):]
+        want = 0
+        for known in matched:
+            want = index.edges[want][known]
+        t.equal(got, (want, len(matched)), f"the cursor (the match is {matched})")
+        state, length = got
+
+
+@ex.check("the text goes on as the document does: the match grows by one")
+def goes_along(walk, t):
+    for document in DOCUMENTS:
+        follow(walk, t, document, document)
+    follow(walk, t, [3, 1, 2, 4, 1, 2, 5], [1, 2, 5])
+
+
+@ex.check("a token that the document does not hold: nothing matches, (0, 0)")
+def unknown_token(walk, t):
+    for document in DOCUMENTS:
+        for n in range(len(document) + 1):
+            follow(walk, t, document, [*document[:n], 9])
+
+
+@ex.check("elsewhere the longest part of the match that goes on is kept")
+def keeps_the_most(walk, t):
+    for document, told in (([1, 2, 3, 2, 4], [1, 2, 4]), ([1, 1, 1], [1, 1, 1, 1, 1]),
+                           ([3, 1, 2, 4, 1, 2, 5, 2, 6], [3, 1, 2, 5]), ([3, 1, 2, 4, 1, 2, 5, 2, 6], [3, 1, 2, 6])):
+        follow(walk, t, document, told)
+    for tokens in (2, 3):
+        for n in (5, 9, 14):
+            document = [int(token) for token in t.rng.integers(0, tokens, n)]
+            follow(walk, t, document, [int(token) for token in t.rng.integers(0, tokens, 20)])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
     "ch08.append",
     title="Append to a suffix automaton",
-    points=25,
+    points=20,
     level="hard",
     section="08.4",
     hints=[
-        "First line: move the cursor with `walk`. Then a new state, of length pos + 1 and sample pos. Then a loop over "
-        "the states from `last` along the links, until the link is -1 or a state already has an edge for the token.",
-        "Say the loop stopped at `state`, whose edge leads to `old`. If length[old] == length[state] + 1, the new "
-        "state's link is old, and you are done. Otherwise old has to be split: make the clone, of length "
-        "length[state] + 1.",
-        "The clone gets a copy of old's edges (`dict(...)`, not the same dict), old's link and old's sample. Then go "
-        "on from `state` along the links, and turn every edge for the token that leads to old, until one does not.",
-        "After that, old and the new state both link to the clone. The cursor has to follow if it stands on old with a "
-        "match that is not longer than the clone. And at the very end: last, stream.",
+        "First the cursor (`walk`). Then add the state of the whole text. Then go from `last` along the links, and give "
+        "each state an edge for the token to the new state, until one has such an edge already, or the root is passed.",
+        "Say the walk stopped at `state`, whose edge leads to `old`. The longest string of `state`, then the token, has "
+        "length[state] + 1 tokens. If that is length[old], `old` is right as it is: link to it. If `old` is longer, only "
+        "a part of its strings has ended here: that part needs a state of its own.",
+        "The clone has length[state] + 1, a copy of old's edges (`dict(...)`, not the same dict), old's link and old's "
+        "sample. Then go on from `state` along the links, and turn each edge for the token that leads to `old`, until "
+        "one does not.",
+        "After that, `old` and the new state both link to the clone, and the cursor moves to it. At the very end: `last` "
+        "and `stream`.",
     ],
 )
 
@@ -322,7 +527,7 @@ class Automaton:
     """A suffix automaton over a growing text, with a cursor on the longest earlier match.
 
     A state stands for all strings that have ended at the same places.  The longest of them
-    has `length[state]` tokens, the others are its suffixes, down to one token more than
+    has `length[state]` tokens.  The others are its suffixes, down to one token more than
     `length[link[state]]`.  State 0, the root, is the empty string.
 
     Attributes
@@ -367,9 +572,8 @@ class Automaton:
         self.edges.append(edges)
         return len(self.link) - 1
 
-    @given
     def walk(self, state, length, token):
-        """The longest match with `token` behind it, from the longest match without: (state, length)."""
+        """Move a cursor over a token: your `walk` of ch08.walk, with `self` as the index."""
         while token not in self.edges[state]:
             if state == 0:
                 return 0, 0
@@ -378,25 +582,20 @@ class Automaton:
         return self.edges[state][token], length + 1
 
     def append(self, token):
-        """Take one more token, at position pos = len(stream) as it is before.
+        """Take one more token, at position pos = len(stream) as it is before the call.
 
-        1. Move the cursor over the token, in the automaton as it is now (`walk`).
-        2. Add a state for the whole text with the token: length pos + 1, sample pos, no
-           edges; its link is the root until step 4 knows better.
-        3. From `last` go along the links.  Every state on the way is a suffix of the text so
-           far, so it has ended at pos - 1: that becomes its sample (not the root's).  A state
-           without an edge for the token gets one, to the new state.  The first one with such
-           an edge ends the way.
-        4. If there is one, call it `state`, and the target of its edge `old`.  Its strings,
-           then the token, are of length[state] + 1 tokens at most.
-           - If that is length[old], the new state links to `old`.
-           - Otherwise some strings of `old` have ended at pos now and others have not: it is
-             split.  A clone, of that length, takes old's edges, link and sample.  Every edge
-             for the token from `state` and on along the links that leads to `old` now leads to
-             the clone; these states have ended at pos - 1, too.  Both `old` and the new state
-             link to the clone.  If the cursor stands on `old` and its match is not longer than
-             the clone's strings, it moves to the clone.
-        5. The new state is `last`, and the token belongs to the stream.
+        The cursor moves first, in the automaton without the token: what it finds has ended
+        earlier.  Then the automaton becomes that of the longer text:
+
+        - The whole text is a new state, with sample pos.
+        - Where some strings of a state have ended at pos and others have not, the state is
+          split.  The longer strings keep it.  The shorter ones move to a new state, the
+          clone, which takes the edges, the link and the sample of the state that it came
+          from.  (Its strings have ended at pos as well, but nothing follows there yet.)  The
+          clone's longest string is just the match, so the cursor moves to the clone.
+        - A state whose edge for the token is set, found in place or turned to a clone stands
+          for suffixes of the text before the token.  They have ended at pos - 1, and that
+          becomes the state's sample.  The root's sample stays -1.
         """
         pos = len(self.stream)
         self.match_state, self.match_length = self.walk(self.match_state, self.match_length, token)
@@ -420,15 +619,13 @@ class Automaton:
                     if state != 0:
                         self.sample[state] = pos - 1
                     state = self.link[state]
-                self.link[old] = self.link[new] = clone
-                if self.match_state == old and self.match_length <= self.length[clone]:
-                    self.match_state = clone
+                self.link[old] = self.link[new] = self.match_state = clone
         self.last = new
         self.stream.append(token)
 
 
-@ex.wrong("The cursor moves after the automaton was extended. By then the whole text is a string of the automaton, so "
-          "the text matches itself: the match grows with every token. Move the cursor first.")
+@ex.wrong("The cursor moves after the automaton was extended. By then the whole text is one of its strings, so the text "
+          "matches itself, and the match grows with every token. Move the cursor first.")
 class CursorAfterExtension(Automaton):
     def append(self, token):
         state, length = self.match_state, self.match_length
@@ -436,8 +633,8 @@ class CursorAfterExtension(Automaton):
         self.match_state, self.match_length = self.walk(state, length, token)
 
 
-@ex.wrong("No edge leads to the clone: the edges that led to the old state must be turned, or its shorter strings, "
-          "which the clone was made for, are never found there.")
+@ex.wrong("No edge leads to the clone. The edges for the token that led to the old state must be turned to the clone, or "
+          "it is never found.")
 class NoRedirect(Automaton):
     def append(self, token):
         before = [dict(edges) for edges in self.edges]
@@ -488,8 +685,8 @@ class CursorStays(Automaton):
         self.match_state, self.match_length = match
 
 
-@ex.wrong("Never splits a state: the new state links to whatever the edge leads to, although that state's longest "
-          "strings are longer than the match. Then one state stands for strings that ended at different places.")
+@ex.wrong("Never splits a state: the new state links to wherever the edge leads, although some strings of that state are "
+          "longer than the match. One state then stands for strings that ended at different places.")
 class NeverSplits(Automaton):
     def append(self, token):
         pos = len(self.stream)
@@ -528,8 +725,8 @@ class OldKeepsItsLink(Automaton):
             self.link[old] = self.link[states + 1]
 
 
-@ex.wrong("The states on the way keep their old samples, so drafts go on copying the first version of a passage, long "
-          "after a later one was written. Each state that the way visits has just ended at pos - 1.")
+@ex.wrong("The states along the links keep their old samples, so drafts go on copying the first version of a passage, "
+          "long after a later one was written. Each state whose edge is set, found or turned has ended at pos - 1.")
 class KeepsFirstSamples(Automaton):
     def append(self, token):
         before = list(self.sample)
@@ -555,12 +752,12 @@ class TurnedStatesKeepSamples(Automaton):
 def texts_for_automata(t):
     """Texts from small to large; among the small ones all that are different in kind."""
     for n in range(1, 7):
-        for text in product([1, 2, 3] if n < 6 else [1, 2], repeat=n):
-            if all(token <= max(text[:i], default=0) + 1 for i, token in enumerate(text)):
+        for text in product([0, 1, 2] if n < 6 else [0, 1], repeat=n):
+            if all(token <= max(text[:i], default=-1) + 1 for i, token in enumerate(text)):
                 yield list(text)
     yield [1, 2, 3, 1, 3, 1, 3]  # two edges are turned, and the second state has a sample to refresh
     for tokens in (2, 3, 5):
-        yield [int(token) for token in t.rng.integers(1, tokens + 1, 14)]
+        yield [int(token) for token in t.rng.integers(0, tokens, 14)]
 
 
 def grown(t, Automaton, text):
@@ -668,7 +865,7 @@ def way_of(a, token):
     return way
 
 
-@ex.check("every state on the way of an append has ended just before: its sample says so")
+@ex.check("a state whose edge for the token is set, found or turned has ended at pos - 1: its sample says so")
 def fresh_samples(Automaton, t):
     for text in texts_for_automata(t):
         t.case("a = Automaton()")
@@ -677,7 +874,7 @@ def fresh_samples(Automaton, t):
             way = way_of(a, token)
             t.call(a.append, token, shown=f"a.append({token})", changes=True)
             for state in way:
-                t.equal(a.sample[state], pos - 1, f"the sample of state {state}, which the way to the root passes")
+                t.equal(a.sample[state], pos - 1, f"the sample of state {state}, whose edge for {token} is set, found or turned")
             t.equal(a.sample[0], -1, "the sample of the root, which stands for no place")
 
 
@@ -691,12 +888,12 @@ ex = Exercise(
     section="08.5",
     hints=[
         "`suggest` is three questions and a slice. Does the context end with the newest token of the index? Is the "
-        "match long enough? Then: where did it end, and what came behind?",
-        "`observe` takes the tokens one by one. Before the index takes a token, ask: what will be true of the present "
-        "match, once something stands behind it?",
-        "The present match ends at the last position of the stream. Once the next token is there, that place has a "
-        "continuation, and it is the latest: sample[match_state] = len(stream) - 1, then append. Not when nothing "
-        "matches.",
+        "match long enough? Then: where did it end, and what came after it?",
+        "`observe` takes the tokens one by one. Before the index takes a token, think of the match as it is now. What "
+        "will be true of the place where it ends, once another token follows there?",
+        "The match ends at the last position of the stream. Once the next token is there, that place has a "
+        "continuation, and it is the latest: sample[match_state] = len(stream) - 1, then append. Do nothing of the kind "
+        "when nothing matches.",
     ],
 )
 
@@ -731,8 +928,10 @@ class Drafter:
         Of a string that was said several times, the latest place is the one to copy from.
         The match ends at the end of the text.  It cannot be copied from there yet, because
         nothing follows.  With the next token something does: so, *before* the index takes a
-        token, the sample of the match's state becomes the present end of the stream, if
-        there is a match.
+        token, the sample of the match's state becomes the last position of the stream as it
+        is then.  Without a match there is nothing to refresh: the root's sample stays -1.
+        (No draft begins at a match shorter than `min_match`.  Whether you refresh those as
+        well makes no difference.)
 
         Parameters
         ----------
@@ -750,8 +949,8 @@ class Drafter:
         Parameters
         ----------
         context : list of int
-            The text as the decoder knows it.  If its last token is not the last one of the
-            index, or there is none, the two are not in step, and nothing is drafted.
+            The text as the decoder has it.  If it is empty, or its last token is not the last
+            token of the index, the two are out of step, and nothing is drafted.
         limit : int
             At most this many tokens; fewer where the stream ends before.
 
@@ -769,7 +968,7 @@ class Drafter:
         return index.stream[start:start + limit]
 
 
-@ex.wrong("The sample is never refreshed, so that a passage that was revised is copied in its first version for ever.")
+@ex.wrong("The sample is never refreshed. When a passage is revised, its first version is copied for ever.")
 class FirstVersion(Drafter):
     def observe(self, committed):
         for token in committed:
@@ -860,7 +1059,7 @@ def draft_of(t, drafter, context, limit):
 @ex.check("the draft is what followed the match, up to the limit and the end of the stream")
 def copies(Drafter, t):
     for text, want in (([5, 6, 7, 5, 6], [7, 5, 6]), ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),
-                       ([8, 1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3])):
+                       ([8, 1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3]), ([5, 0, 7, 5, 0], [7, 5, 0])):
         for limit in (8, 2, 1):
             drafter = told(t, Drafter, text)
             t.equal(draft_of(t, drafter, text, limit), want[:limit])
@@ -904,7 +1103,7 @@ def latest_version_at_once(Drafter, t):
 def at_random(Drafter, t):
     for n in (6, 9, 14):
         for _ in range(4):
-            text = [int(token) for token in t.rng.integers(1, 4, n)]
+            text = [int(token) for token in t.rng.integers(0, 3, n)]
             matches = [expected_match(text[:i + 1])[0] for i in range(n)]
             length = matches[-1]
             if length < 2:
@@ -997,12 +1196,12 @@ def verify(model, history, draft):
 
 @ex.solution
 class Recycler:
-    """A source of drafts that remembers, for each token, what came or nearly came behind it.
+    """A source of drafts that remembers, for each token, what came or nearly came after it.
 
     Parameters
     ----------
     k : int
-        Candidates that are kept of each token.
+        Candidates that are kept per token.
     chain : int
         The longest draft.
 
@@ -1031,17 +1230,17 @@ class Recycler:
         self.newest = []
 
     def promote(self, token, follower):
-        """Make `follower` the first candidate behind `token`.
+        """Make `follower` the first candidate after `token`.
 
-        The others keep their order behind it; what is beyond k is dropped.
+        The other candidates follow it in their old order; what is beyond k is dropped.
         """
         others = [other for other in self.table.get(token, []) if other != follower]
         self.table[token] = [follower, *others][:self.k]
 
     def observe(self, committed):
-        """Take note of tokens that were settled: each is promoted behind the one before it.
+        """Take note of tokens that were settled: each is promoted as a follower of the one before it.
 
-        The first one stands behind the last token of the call before.
+        The first one follows the last token of the call before.
         """
         self.newest = []
         for token in committed:
@@ -1053,9 +1252,9 @@ class Recycler:
     def observe_top_k(self, rows):
         """Take note of verified rows; called after `observe`.
 
-        The first k tokens of a row become the candidates behind `row.token`, in place of
-        those that were there.  Then what was really settled is promoted again: the pairs of
-        the latest `observe`, in their order.
+        The first k tokens of a row become the candidates after `row.token`, in place of those
+        that were there.  Then what was really settled is promoted again: the pairs of the
+        latest `observe`, in their order.
 
         Parameters
         ----------
@@ -1124,7 +1323,7 @@ def run(model, drafter, prompt, n):
     return history[len(prompt):], counts
 
 
-@ex.wrong("What followed last replaces all other candidates. The others move down, they are not thrown away.",
+@ex.wrong("What followed last replaces all the candidates. The older ones move down; they are not thrown away.",
           replaces="Recycler")
 class OnlyTheLast(Recycler):
     def promote(self, token, follower):
@@ -1155,23 +1354,47 @@ class Unbounded(Recycler):
         self.table[token] = [follower, *others]
 
 
-@ex.wrong("Each call begins anew, and the pair across two calls is lost. In plain decoding every call has one token: "
-          "then nothing is ever learned.", replaces="Recycler")
+@ex.wrong("Each call begins anew, and the pair across two calls is lost. In plain decoding every call has one token, so "
+          "nothing would ever be learned.", replaces="Recycler")
 class BeginsAnew(Recycler):
     def observe(self, committed):
         self.last = None
         super().observe(committed)
 
 
-@ex.wrong("The row has the last word: where the model sampled something else than its best token, the text that was "
-          "really said is pushed from the front. Promote the newest pairs again after the rows.", replaces="Recycler")
+@ex.wrong("Takes token 0 for no token at all. `if self.last:` is false for 0: ask `is not None`.", replaces="Recycler")
+class ZeroIsNoToken(Recycler):
+    def observe(self, committed):
+        self.newest = []
+        for token in committed:
+            if self.last:
+                self.newest.append((self.last, token))
+                self.promote(self.last, token)
+            self.last = token
+
+
+@ex.wrong("Ends the chain at token 0. It is a token like any other, and not the end of the candidates.",
+          replaces="Recycler")
+class ZeroEndsTheChain(Recycler):
+    def suggest(self, context, limit):
+        draft, token = [], context[-1]
+        while len(draft) < min(limit, self.chain) and self.table.get(token):
+            token = self.table[token][0]
+            if not token:
+                break
+            draft.append(token)
+        return draft
+
+
+@ex.wrong("The rows are entered last. Where the model sampled something other than its best token, what was really said "
+          "is then no longer in front. Promote the newest pairs again after the rows.", replaces="Recycler")
 class RowsWin(Recycler):
     def observe_top_k(self, rows):
         self.newest = []
         super().observe_top_k(rows)
 
 
-@ex.wrong("The row's tokens are added to the old candidates. They replace them: a row says all that the model thinks "
+@ex.wrong("The row's tokens are added to the old candidates. They must replace them: a row is all that the model thinks "
           "now.",
           replaces="Recycler")
 class AddsRows(Recycler):
@@ -1182,8 +1405,8 @@ class AddsRows(Recycler):
         super().observe_top_k([])
 
 
-@ex.wrong("Proposes the candidates of one token, side by side. They are alternatives for the same place; a draft "
-          "needs one token for each of the next places. Follow the first candidate, then its first candidate.",
+@ex.wrong("Proposes the candidates of one token, one after the other. They are alternatives for the same place; a draft "
+          "needs one token for each of the next places. Take the first candidate, then its own first candidate.",
           replaces="Recycler")
 class SideBySide(Recycler):
     def suggest(self, context, limit):
@@ -1301,21 +1524,22 @@ def recycler_told(t, Recycler, k, *parts):
 @ex.check("what followed last stands in front, once; the others move down, at most k are kept")
 def moves_to_front(mine, t):
     for text, want in (([1, 5], [5]), ([1, 5, 1, 6], [6, 5]), ([1, 5, 1, 6, 1, 5], [5, 6]),
-                       ([1, 5, 1, 6, 1, 7, 1, 8], [8, 7, 6]), ([1, 5, 1, 6, 1, 7, 1, 5], [5, 7, 6])):
+                       ([1, 5, 1, 6, 1, 7, 1, 8], [8, 7, 6]), ([1, 5, 1, 6, 1, 7, 1, 5], [5, 7, 6]),
+                       ([1, 0, 1, 6], [6, 0])):
         recycler = recycler_told(t, mine.Recycler, 3, text)
         t.equal(recycler.table.get(1), want, "r.table[1]")
 
 
-@ex.check("the first token of a call stands behind the last one of the call before")
+@ex.check("the first token of a call follows the last one of the call before")
 def across_calls(mine, t):
-    for parts in (([1], [5]), ([1, 2], [5], [6]), ([4], [1], [4], [2])):
+    for parts in (([1], [5]), ([1, 2], [5], [6]), ([4], [1], [4], [2]), ([0], [5]), ([3, 0, 4], [0], [7])):
         recycler = recycler_told(t, mine.Recycler, 8, *parts)
         text = sum(parts, [])
         for token in sorted(set(text[:-1])):
             followers = [b for a, b in pairwise(text) if a == token]
             t.equal(recycler.table.get(token), list(dict.fromkeys(reversed(followers))), f"r.table[{token}]")
         for token in recycler.table:
-            t.holds(token in text, f"r.table has an entry for {token!r}, behind which nothing was ever said")
+            t.holds(token in text, f"r.table has an entry for {token!r}, after which nothing was ever said")
 
 
 @ex.check("a row replaces the candidates; what was settled then returns to the front")
@@ -1335,7 +1559,7 @@ def follows_the_chain(mine, t):
     for text, context, limit, want in (([3, 7, 5], [3], 8, [7, 5]), ([3, 7, 5], [9, 3], 1, [7]),
                                        ([3, 7, 5], [5], 8, []),
                                        ([3, 7, 3, 9, 4], [3], 8, [9, 4]), ([3, 7, 5], [3], 0, []),
-                                       ([1, 2, 1], [1], 20, [2, 1, 2, 1, 2, 1, 2, 1])):
+                                       ([3, 0, 5], [3], 8, [0, 5]), ([1, 2, 1], [1], 20, [2, 1, 2, 1, 2, 1, 2, 1])):
         recycler = recycler_told(t, mine.Recycler, 8, text)
         t.equal(t.call(recycler.suggest, context, limit, shown=f"r.suggest({context}, {limit})"), want)
 
@@ -1414,14 +1638,13 @@ ex = Exercise(
     level="medium",
     section="08.8",
     hints=[
-        "`choose`: go through the sources in order and keep the best so far. Only a strictly longer match replaces it: "
-        "then the first one wins a tie by itself.",
+        "`choose`: go through the sources in order and keep the best so far. Replace it only by a strictly longer match: "
+        "then the first source wins a tie.",
         "Leave out muted sources and matches that are too short before you compare, not after: otherwise they can hide "
         "a source that may draft.",
         "`record`: one True or False for each drafted token goes into the window, the accepted ones first. The window "
         "forgets by itself what is older than 64. It is judged only when it holds 64.",
-        "To mute is to set `muted_for` and to clear the window; `count_down` takes the committed tokens off, down to "
-        "0.",
+        "To mute, set `muted_for` and clear the window. `count_down` subtracts the committed tokens, down to 0.",
     ],
 )
 
@@ -1486,16 +1709,16 @@ class SourceGate:
     Parameters
     ----------
     least : float
-        The part of them that must have been accepted.
+        The share of them that must have been accepted.
     mute_for : int
-        Committed tokens for which a source below that is muted.
+        A source below that is muted for so many committed tokens.
 
     Attributes
     ----------
     window : deque of bool
-        One a drafted token: was it accepted?
+        One entry per drafted token: was it accepted?
     muted_for : int
-        Committed tokens until the source may draft again; 0 when it may.
+        Committed tokens until the source may draft again; 0 when it may now.
 
     Examples
     --------
@@ -1518,10 +1741,10 @@ class SourceGate:
     def record(self, drafted, accepted):
         """Enter what became of a draft.
 
-        The first `accepted` of its `drafted` tokens were accepted, the others were not.  When
-        the window is full (64 tokens) and less than `least` of it was accepted, the source is
-        muted for `mute_for` tokens, and the window is emptied: after the pause the source
-        starts with a clean sheet.
+        The first `accepted` of its `drafted` tokens were accepted, the rest were not.  When
+        the window is full (64 tokens) and a smaller share of it than `least` was accepted, the
+        source is muted for `mute_for` tokens, and the window is emptied: after the pause the
+        old failures no longer count.
         """
         for i in range(drafted):
             self.window.append(i < accepted)
@@ -1534,7 +1757,7 @@ class SourceGate:
         self.muted_for = max(0, self.muted_for - committed)
 
 
-@ex.wrong("At a tie the last source wins. It should be the first: the conversation is nearer to what is being said "
+@ex.wrong("At a tie the last source wins. It should be the first one: the conversation is closer to what is being said "
           "than any document.", replaces="choose")
 def last_wins(sources, limit, min_match=2):
     best = None
@@ -1611,8 +1834,8 @@ def beyond_the_limit(sources, limit, min_match=2):
     return (None, 0) if best is None else (best, 2 * (1 + sources[best].match_length))
 
 
-@ex.wrong("The window counts drafts, not tokens: a draft of 16 tokens of which one was right looks as good as one of "
-          "2.",
+@ex.wrong("The window counts drafts, not tokens. A draft of 16 tokens with one right token then looks as good as a draft "
+          "of 2 with one right token.",
           replaces="SourceGate")
 class CountsDrafts(SourceGate):
     def record(self, drafted, accepted):
@@ -1629,8 +1852,8 @@ class JudgesAtOnce(SourceGate):
             self.window.clear()
 
 
-@ex.wrong("The window is not emptied when the source is muted. After the pause a single wrong token mutes it again: "
-          "the old failures are held against it twice.", replaces="SourceGate")
+@ex.wrong("The window is not emptied when the source is muted. After the pause a single wrong token mutes it again, "
+          "because the old failures still count.", replaces="SourceGate")
 class HoldsAGrudge(SourceGate):
     def record(self, drafted, accepted):
         for i in range(drafted):
@@ -1639,8 +1862,8 @@ class HoldsAGrudge(SourceGate):
             self.muted_for = self.mute_for
 
 
-@ex.wrong("The accepted tokens are entered last. A draft is accepted from its beginning: the wrong ones are the "
-          "younger ones, and leave the window later.", replaces="SourceGate")
+@ex.wrong("The accepted tokens are entered last. A draft is accepted from its beginning, so the rejected tokens come "
+          "last: they are entered last, and leave the window last.", replaces="SourceGate")
 class WrongEnd(SourceGate):
     def record(self, drafted, accepted):
         for i in range(drafted):
@@ -1656,15 +1879,16 @@ class BelowZero(SourceGate):
         self.muted_for -= committed
 
 
-@ex.wrong("Every call of count_down takes off one. It is committed tokens that pass, and a verify commits several.",
+@ex.wrong("Every call of count_down takes off one. The pause is counted in committed tokens, and a verify commits "
+          "several at once.",
           replaces="SourceGate")
 class CountsSteps(SourceGate):
     def count_down(self, committed):
         self.muted_for = max(0, self.muted_for - 1)
 
 
-@ex.wrong("Mutes a source that reaches the border exactly. Only less than `least` is too little: of 64 tokens, 16 are a "
-          "quarter.", replaces="SourceGate")
+@ex.wrong("Mutes a source that reaches `least` exactly. Only a smaller share is too little: 16 of 64 tokens are a quarter, "
+          "and a quarter is enough where `least` is 0.25.", replaces="SourceGate")
 class MutesAtTheBorder(SourceGate):
     def record(self, drafted, accepted):
         for i in range(drafted):

@@ -12,8 +12,9 @@ from typing import Any
 from course.book.contract import escape
 from course.book.exercise import anchor, as_text
 from course.catalogue import Course
-from course.figures.course_map import PARTS
 from course.files import write_text
+from course.score import worth
+from course.timetable import timetable
 
 WELCOME = """# The book of the course
 
@@ -163,19 +164,14 @@ def exercises_page(course: Course, notebooks: list[Path]) -> str:
 
 def index_page(course: Course, notebooks: list[Path], pages: list[Path]) -> str:
     """The first page: what this is, the map, and the order of everything."""
-    left = {path.stem[:2]: path for path in notebooks}
-    points = {chapter.chapter[2:]: sum(e.points for e in chapter.exercises) for chapter in course.chapters()}
+    here = {path.stem[:2]: path for path in notebooks}
+    points = {chapter.chapter[2:]: worth(chapter.exercises) for chapter in course.chapters()}
     columns, trees = [], []
-    for name, chapters in PARTS:
-        items, mine = [], []
-        for chapter in chapters:
-            path = left.pop(chapter[:2], None)
-            items.append(map_item(chapter, path, points.get(chapter[:2], 0)))
-            mine += [f"chapters/{path.stem}"] if path else []
+    for name, plans in timetable(course):
+        items = [map_item(plan.name, here.get(plan.chapter), points.get(plan.chapter, 0)) for plan in plans]
+        mine = [f"chapters/{here[plan.chapter].stem}" for plan in plans if plan.chapter in here]
         columns.append(f"<section><h2>{html.escape(name)}</h2><ol>{''.join(items)}</ol></section>")
         trees += [tree(f"Part {name}", mine)] if mine else []
-    if left:
-        trees.append(tree("More chapters", [f"chapters/{path.stem}" for path in left.values()]))
     trees.append(tree("Exercises", ["exercises"]))
     trees.append(tree("Appendix: the engine", [f"docs/{path.stem}" for path in pages]))
     return "\n".join([WELCOME, f'<div class="map">{"".join(columns)}</div>\n', AFTER_MAP, *trees])

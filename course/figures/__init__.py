@@ -7,6 +7,7 @@ from .curves import bars, curves
 from .graph import state_graph
 from .grid import quant_grid
 from .layer import transformer_layer
+from .line import number_line
 from .loop import loop_states
 from .passes import pass_timeline
 from .pool import prefix_pool
@@ -24,6 +25,7 @@ __all__ = [
     "course_map",
     "curves",
     "loop_states",
+    "number_line",
     "pass_timeline",
     "prefix_pool",
     "quant_grid",

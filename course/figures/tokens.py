@@ -102,7 +102,7 @@ def accept_reject(
             good = i < row.accepted
             colour = GREEN if good else RED
             drawing.rect(x, y, width, 26, colour, colour, 0.2 if good else 0.08, dash="" if good else "4 3")
-            mark = "\u2713" if good else "\u2717" if i == row.accepted else "\u00b7"
+            mark = "\u2713" if good else "\u2717" if i == row.accepted else "\u2013"
             drawing.text(x + 9, y + 18, mark, 12, fill=colour)
             drawing.text(x + width / 2 + 5, y + 18, text, 13, mono=True)
             if not good:
@@ -116,7 +116,7 @@ def accept_reject(
     bottom = 32 + 34 * len(rows) + 16
     legend = (
         (GREEN, "\u2713 accepted"),
-        (RED, "\u2717 rejected, \u00b7 not looked at"),
+        (RED, "\u2717 rejected, \u2013 not looked at"),
         (BLUE, "\u21bb correction, + bonus: from the model itself"),
     )
     x = 64.0

@@ -56,12 +56,4 @@ def grade(name: str, course: Course | None = None, target: str = "exercises", **
     else:
         return grade_text(exercise.name, text, str(path), course, **options)
     missing = not path.exists()
-    return Grade(
-        exercise.name,
-        exercise.title,
-        exercise.points,
-        NOT_ATTEMPTED if missing else NOT_YET,
-        str(path),
-        digest(""),
-        message=message,
-    )
+    return Grade.of(exercise, NOT_ATTEMPTED if missing else NOT_YET, str(path), digest(""), message=message)

@@ -22,12 +22,14 @@ import numpy as np
 
 from course.exercises import Check, Exercise, collect
 from course.grading import learner
+from course.grading.barred import barred, use_of_barred
 from course.grading.guard import Guard
 from course.grading.learner import Unusable
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, CheckResult, Grade, judge
-from course.grading.tools import Failed, LearnerError, Tools, describe, show
+from course.grading.tools import Failed, LearnerError, Tools, describe, other_kind, show
 from course.parser import check_code
-from course.source import ChapterSource, ExerciseSource, digest
+from course.rules import unknown_name
+from course.source import NOT_PYTHON, ChapterSource, ExerciseSource, digest
 
 EXAMPLE = "the example of the contract"
 LONGEST = 2000  # characters of a message
@@ -84,17 +86,21 @@ class ChapterChecks:
         brief: bool = False,
     ) -> Grade:
         """Grade `text`, the content of the learner's file `path`; `brief`: to the first failure, without a remark."""
-        grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(text))
+        grade = Grade.of(exercise, NOT_YET, path, digest(text))
         with contextlib.ExitStack() as stack:
             if guard:
-                stack.enter_context(guard.armed_for())
+                stack.enter_context(guard.armed_for(barred(exercise)))
             try:
                 self._fill(grade, exercise, text, path, event, brief)
             except Unusable as problem:
                 grade.message, grade.trace = str(problem), problem.trace
         if guard and guard.tripped:
             grade.outcome, grade.checks, grade.message = NOT_YET, [], guard.message()
-        elif grade.checks and not grade.passed and not brief:
+            return grade
+        if grade.unknown and not learner.defines(text, grade.unknown):
+            here = path.endswith(self.chapter.file_name)
+            grade.notes.insert(0, unknown_name(grade.unknown, f"exercises/{self.chapter.file_name}" if here else path))
+        if grade.checks and not grade.passed and not brief:
             self._name_misconception(grade, exercise)
         return grade
 
@@ -104,11 +110,14 @@ class ChapterChecks:
             raise Unusable(f"the file is empty. `python3 -m course reset {exercise.name}` brings the starter back.")
         tree = learner.parse(text, path, exercise)
         grade.line = next((n.lineno for n in tree.body if getattr(n, "name", "") == exercise.written[0].name), 0)
-        learner.forbid_solutions(tree)
+        if used := use_of_barred(tree, text, self.chapter, exercise):
+            raise Unusable(used)
         written, stubs, missing = learner.unwritten(tree, exercise)
         if missing:
             raise Unusable(learner.missing_message(tree, missing, exercise))
         if not written:
+            if hidden := learner.hidden_by_stub(tree, exercise):
+                raise Unusable(hidden)
             grade.outcome = NOT_ATTEMPTED
             return
         with warnings.catch_warnings(record=True) as caught:
@@ -119,7 +128,9 @@ class ChapterChecks:
             own = [w for w in caught if w.filename == path]
             grade.notes += [f"line {w.lineno} warns: {show(str(w.message))[1:-1]}" for w in own[:1]]
             grade.notes += [f"`{name}` is still to be written." for name in stubs]
-            grade.notes += learner.unused_arguments(tree, exercise)
+            grade.notes += learner.leftover_raises(tree, exercise)
+            if not any(_raised(check.signature()) for check in grade.checks[:1]):  # it came as far as an answer
+                grade.notes += learner.unused_arguments(tree, exercise)
 
     def _name_misconception(self, grade: Grade, exercise: ExerciseSource) -> None:
         mine = [check.signature() for check in grade.checks]
@@ -225,8 +236,10 @@ def run_examples(examples: list[tuple[str, doctest.Example]], module: types.Modu
         else:
             got = "" if value is None else show(plain(value), LONGEST)
         if got != want and not _agrees(plain(value), want):
-            missing = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
-            tools.fail(f"gives {got or None}, the contract says {want or None}{missing}")
+            remark = (": is a `return` missing?" + tools.printed_instead()) if want and not got else ""
+            with contextlib.suppress(*NOT_PYTHON):  # what the contract shows need not be a literal
+                remark = remark or other_kind(value, ast.literal_eval(want))
+            tools.fail(f"gives {got or None}, the contract says {want or None}{remark}")
 
 
 def plain(value: Any) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import html
 import os
 import re
-import textwrap
 from pathlib import Path
 
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, PASSED, CheckResult, Grade
+from course.prose import wrapped
 
 MARKS = {"passed": "[ok]", "failed": "[no]", "not run": "[  ]"}
 SYMBOLS = {"passed": "\u2713", "failed": "\u2717", "not run": "\u00b7"}
-COLOURS = {PASSED: "#0072b2", NOT_YET: "#d55e00", NOT_ATTEMPTED: "#888888"}  # Okabe and Ito: apart for every eye
+# The ground of white letters, so that they can be read on light and dark pages alike; apart for every eye (Okabe and Ito).
+COLOURS = {PASSED: "#0072b2", NOT_YET: "#b04a00", NOT_ATTEMPTED: "#5f5f5f"}
+WIDTH = 112  # columns of the plain text in a notebook
+STUB_LINE = "The starter is untouched. Write your code in place of the line that says `your code here`."
 
 
 def short_path(path: str, root: Path) -> str:
@@ -33,19 +36,41 @@ def where(grade: Grade, root: Path) -> str:
     return short_path(grade.path, root) + (f":{grade.line}" if grade.line else "")
 
 
+def earned(grade: Grade) -> str:
+    """`5 of 10 points`, in the plural and the kind that is right."""
+    return (
+        f"{grade.score} of {grade.points} {'bonus ' if grade.bonus else ''}{'point' if grade.points == 1 else 'points'}"
+    )
+
+
 def headline(grade: Grade) -> str:
     """One line: name, outcome, points."""
-    return f"{grade.exercise}: {grade.outcome}, {grade.score} of {grade.points} points"
+    return f"{grade.exercise}: {grade.outcome}, {earned(grade)}"
 
 
-def hint_line(total: int, shown: int) -> str:
-    """Which hint comes next."""
-    if shown >= total:
-        return f"all {total} hints read" if total else ""
-    return f"hint {shown + 1} of {total}"
+def what_next(grade: Grade, hints: int, shown: int, notebook: bool) -> tuple[str, list[str]]:
+    """What the learner can do now, and the commands for it."""
+    name = grade.exercise
+
+    def command(word: str, more: str = "") -> str:
+        options = {"all": (", all=True", " --all"), "show": (", show=True", " --yes"), "": ("", "")}[more]
+        return f'{word}("{name}"{options[0]})' if notebook else f"python3 -m course {word} {name}{options[1]}"
+
+    if grade.passed:
+        return "Read how we wrote it:", [command("solution")]
+    if not hints:
+        return "", []
+    if shown < hints:
+        return f"Next: hint {shown + 1} of {hints},", [command("hint")]
+    return f"All {hints} hints read: see them again, or read the solution,", [
+        command("hint", "all"),
+        command("solution", "show"),
+    ]
 
 
-def lines(grade: Grade, root: Path, hints: int = 0, shown: int = 0) -> list[str]:
+def lines(
+    grade: Grade, root: Path, hints: int = 0, shown: int = 0, width: int = WIDTH, notes: list[str] | None = None
+) -> list[str]:
     """The whole feedback as text.
 
     Parameters
@@ -55,30 +80,40 @@ def lines(grade: Grade, root: Path, hints: int = 0, shown: int = 0) -> list[str]
         Paths are shown relative to it.
     hints, shown : int
         How many hints there are, and how many the learner has read.
+    width : int
+        Prose is broken at this column; code is not.
+    notes : list of str, optional
+        Remarks that go before everything else.
     """
-    out = [headline(grade), f"  graded: {where(grade, root)}"]
+
+    def prose(text: str, later: str = "  ") -> list[str]:
+        return wrapped(text, later, width)
+
+    out = [headline(grade)]
+    for note in notes or []:
+        out += prose(f"  {note}")
+    out.append(f"  graded: {where(grade, root)}")
     if grade.message:
-        out += _wrapped(f"  {grade.message}")
+        out += prose(f"  {grade.message}")
     out += ["    " + _relative(line, root) for line in grade.trace]
     if grade.outcome == NOT_ATTEMPTED and not grade.message:
-        out.append("  The starter is untouched. Write your code in place of the line that says `your code here`.")
-    out += [f"  {MARKS[check.status]} {check.text}" for check in grade.checks]
+        out += prose(f"  {STUB_LINE}")
+    for check in grade.checks:
+        out += prose(f"  {MARKS[check.status]} {check.text}", "       ")
     if first := first_failure(grade):
-        out += ["", f"  What went wrong: {first.text}"]
+        out += ["", *prose(f"  What went wrong: {first.text}", "    ")]
         out += ["    " + line for line in first.case]
-        out += _wrapped(f"    -> {first.what}", "       ")
+        out += prose(f"    -> {first.what}", "       ")
         out += ["       " + _relative(line, root) for line in first.trace]
         if first.printed.strip():
             out.append("    Your code printed: " + " / ".join(first.printed.strip().splitlines()[:4])[:200])
     if grade.misconception:
-        out += ["", *_wrapped(("  Known mistake: " if grade.sure else "  Perhaps: ") + grade.misconception, "    ")]
-    out += [f"  Note: {note}" for note in grade.notes]
-    if not grade.passed and hints:
-        command = f"python3 -m course hint {grade.exercise}"
-        text = hint_line(hints, shown)
-        out.append(f"  Next: {text}" + (f" (`{command}`)" if shown < hints else f" (`{command} --all`)"))
-    elif grade.passed:
-        out.append(f"  Read how we wrote it: `python3 -m course solution {grade.exercise}`")
+        out += ["", *prose(("  Known mistake: " if grade.sure else "  Perhaps: ") + grade.misconception, "    ")]
+    for note in grade.notes:
+        out += prose(f"  Note: {note}", "    ")
+    words, commands = what_next(grade, hints, shown, notebook=False)
+    if words:
+        out += prose(f"  {words} " + ", ".join(f"`{command}`" for command in commands), "    ")
     return [ascii_only(line) for line in out]
 
 
@@ -87,14 +122,21 @@ def first_failure(grade: Grade) -> CheckResult | None:
     return next((check for check in grade.checks if check.status == "failed"), None)
 
 
+def badge(outcome: str) -> str:
+    """The outcome as a word on its own ground."""
+    return (
+        f'<span style="background:{COLOURS[outcome]};color:#fff;font-weight:bold;border-radius:3px;padding:0 6px">'
+        f"{html.escape(outcome)}</span>"
+    )
+
+
 def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: list[str] | None = None) -> str:
     """The same feedback for a notebook: no colour carries a meaning that a word does not carry too."""
     say = html.escape
-    colour = COLOURS[grade.outcome]
     parts = [
-        f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px;margin:4px 0">',
-        f'<div><b>{say(grade.exercise)}</b> <span style="color:{colour};font-weight:bold">{say(grade.outcome)}</span>',
-        f" &middot; {grade.score} of {grade.points} points &middot; <code>{say(where(grade, root))}</code></div>",
+        f'<div style="border-left:4px solid {COLOURS[grade.outcome]};padding:2px 0 2px 12px;margin:4px 0">',
+        f"<div><b>{say(grade.exercise)}</b> {badge(grade.outcome)}",
+        f" &middot; {earned(grade)} &middot; <code>{say(where(grade, root))}</code></div>",
     ]
     parts += [f"<div>{rich(note)}</div>" for note in notes or []]
     if grade.message:
@@ -102,7 +144,7 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
     if grade.trace:
         parts.append(preformatted([_relative(line, root) for line in grade.trace]))
     if grade.outcome == NOT_ATTEMPTED and not grade.message:
-        parts.append("<div>Write your code in place of the line that says <code>your code here</code>.</div>")
+        parts.append(f"<div>{rich(STUB_LINE)}</div>")
     if grade.checks:
         items = "".join(
             f'<li style="list-style:none">{SYMBOLS[c.status]} {rich(c.text)}'
@@ -120,18 +162,16 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
         label = "Known mistake:" if grade.sure else "Perhaps:"
         parts.append(f"<div><b>{label}</b> {rich(grade.misconception)}</div>")
     parts += [f"<div>Note: {rich(note)}</div>" for note in grade.notes]
-    if not grade.passed and hints:
-        call = f'hint("{grade.exercise}")' if shown < hints else f'hint("{grade.exercise}", all=True)'
-        parts.append(f"<div>Next: {hint_line(hints, shown)}, <code>{say(call)}</code></div>")
-    elif grade.passed:
-        call = f'solution("{grade.exercise}")'
-        parts.append(f"<div>Read how we wrote it: <code>{say(call)}</code></div>")
+    words, commands = what_next(grade, hints, shown, notebook=True)
+    if words:
+        parts.append(f"<div>{say(words)} {', '.join(f'<code>{say(command)}</code>' for command in commands)}</div>")
     return "".join(parts) + "</div>"
 
 
 def preformatted(rows: list[str]) -> str:
     """Lines of code, as HTML."""
-    return '<pre style="margin:4px 0 4px 12px;font-family:monospace">' + html.escape("\n".join(rows)) + "</pre>"
+    style = "margin:4px 0 4px 12px;font-family:monospace;white-space:pre-wrap"
+    return f'<pre style="{style}">{html.escape(chr(10).join(rows))}</pre>'
 
 
 def rich(text: str) -> str:
@@ -142,13 +182,3 @@ def rich(text: str) -> str:
 def _relative(line: str, root: Path) -> str:
     """A traceback line with its path relative to the course folder."""
     return line.replace(str(root) + os.sep, "").replace("exercises\\", "exercises/")
-
-
-def _wrapped(text: str, later: str = "  ", width: int = 112) -> list[str]:
-    """Break long prose at spaces; code in a message is never cut inside a word."""
-    indent = text[: len(text) - len(text.lstrip())]
-    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text.strip())  # code stays on one line
-    rows = textwrap.wrap(
-        whole, width, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
-    )
-    return [row.replace("\0", " ") for row in rows]

@@ -1,4 +1,4 @@
-"""Refuses the solutions to running code: the grader must never grade them by accident."""
+"""Refuses to running code what an answer may not use (`course.grading.barred`), however it reaches for it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-from course.grading.learner import OWN_WORK
+from course.grading.barred import ALWAYS, why
 
 
-class SolutionsUsed(ImportError):
-    """The learner's code reached for the solutions folder."""
+class BarredUsed(ImportError):
+    """The learner's code reached for something that an answer may not use."""
 
 
 class Guard(importlib.abc.MetaPathFinder):
@@ -25,14 +25,15 @@ class Guard(importlib.abc.MetaPathFinder):
     def __init__(self, solutions: str) -> None:
         self.folder = os.path.normcase(os.path.abspath(solutions)) + os.sep
         self.armed = False
+        self.barred: tuple[str, ...] = ALWAYS
         self.tripped = ""
         sys.meta_path.insert(0, self)
         sys.addaudithook(self._hook)
 
     @contextlib.contextmanager
-    def armed_for(self) -> Iterator[None]:
-        """Active while the learner's code may run."""
-        self.armed, self.tripped = True, ""
+    def armed_for(self, barred: tuple[str, ...] = ALWAYS) -> Iterator[None]:
+        """Active while the learner's code may run; `barred` are the packages that it may not load."""
+        self.armed, self.barred, self.tripped = True, barred, ""
         try:
             yield
         finally:
@@ -40,17 +41,17 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def message(self) -> str:
         """What to tell when it was tripped, else an empty string."""
-        return f"the code reaches for {self.tripped}: {OWN_WORK}" if self.tripped else ""
+        return f"the code reaches for {self.tripped}: {why(self.tripped)}" if self.tripped else ""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuse `solutions` and what is in it; every other name is left to the finders after it."""
-        if self.armed and fullname.partition(".")[0] == "solutions":
+        """Refuse what is barred; every other name is left to the finders after this one."""
+        if self.armed and fullname.partition(".")[0] in self.barred:
             self.refuse(fullname)
 
     def refuse(self, what: str) -> None:
         """Remember and raise."""
         self.tripped = what
-        raise SolutionsUsed(f"{what} cannot be used here")
+        raise BarredUsed(f"{what} cannot be used here")
 
     def _hook(self, event: str, args: tuple) -> None:
         if not self.armed or event != "open":

@@ -13,11 +13,11 @@ import traceback
 import types
 from collections.abc import Iterator
 
+from course.grading.regions import region_at
 from course.grading.state import Anchor
 from course.grading.tools import describe
 from course.source import NOT_PYTHON, ExerciseSource, why_unreadable
 
-MARKER = re.compile(r"^# %% (ch\d\d\.[a-z][a-z0-9_]*)\b")
 WIDEST = 300  # characters of a source line that are shown
 
 
@@ -27,17 +27,6 @@ class Unusable(Exception):
     def __init__(self, message: str, trace: list[str] | None = None) -> None:
         super().__init__(message)
         self.trace = trace or []
-
-
-def region_at(text: str, line: int) -> str:
-    """The exercise whose part of a file holds line `line`, or an empty string."""
-    found = ""
-    for number, content in enumerate(text.splitlines(), start=1):
-        if number > line:
-            break
-        match = MARKER.match(content)
-        found = match[1] if match else found
-    return found
 
 
 def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
@@ -60,29 +49,10 @@ def parse(text: str, path: str, exercise: ExerciseSource) -> ast.Module:
         raise Unusable(f"Python cannot read the file: {reason}{at}.", trace) from None
 
 
-def forbid_solutions(tree: ast.Module) -> None:
-    """An import of the solutions is told at once, with its line."""
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        for name in names:
-            if name.split(".")[0] == "solutions":
-                raise Unusable(f"line {node.lineno} imports {name}: {OWN_WORK}")
-
-
-OWN_WORK = "an exercise is graded on its own file alone. Write it yourself, or read the solution with `solution`."
-
-
 def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], list[str], list[str]]:
     """Which definitions are written, which are still the starter's, and which are missing, by dotted name."""
     found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    bound = {node.name for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    for node in statements(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        bound |= {target.id for target in targets if isinstance(target, ast.Name)}
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {alias.asname or alias.name for alias in node.names}
+    bound = bound_names(tree)
     written: list[str] = []
     stubs: list[str] = []
     missing: list[str] = []
@@ -138,17 +108,67 @@ def missing_message(tree: ast.Module, missing: list[str], exercise: ExerciseSour
     return message + f". `python3 -m course reset {exercise.name}` brings the starter back (your file is kept aside)."
 
 
+def defines(text: str, name: str) -> bool:
+    """Whether a file binds a name at its top level, if only after it is used, or deletes it."""
+    try:
+        tree = ast.parse(text)
+    except NOT_PYTHON:
+        return False
+    return name in bound_names(tree)
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """What the statements of a file bind when it runs."""
+    bound = {node.name for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in statements(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        bound |= {n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)}
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name for alias in node.names}
+    return bound
+
+
 def unused_arguments(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
     """Arguments that a learner's function never reads: a sign of an answer typed in for one case."""
     notes = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any(d.name == node.name for d in exercise.written):
+    for node in _own_functions(tree, exercise):
+        if node in tree.body and not is_stub(node):  # a method may have to take what others use
             used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
             unused = [a.arg for a in node.args.args if a.arg not in used and a.arg != "self"]
             if unused:
                 plural = "s" if len(unused) > 1 else ""
                 notes.append(f"`{node.name}` never uses its argument{plural} {', '.join(unused)}.")
     return notes
+
+
+def leftover_raises(tree: ast.Module, exercise: ExerciseSource) -> list[str]:
+    """The starter's own `raise` lines in functions that hold more than that."""
+    notes = []
+    for node in _own_functions(tree, exercise):
+        lines = [n.lineno for n in ast.walk(node) if isinstance(n, ast.Raise) and "your code here" in ast.unparse(n)]
+        if lines and not is_stub(node):
+            notes.append(f"line {lines[0]} is still the starter's `raise NotImplementedError(...)`: delete it.")
+    return notes
+
+
+def hidden_by_stub(tree: ast.Module, exercise: ExerciseSource) -> str:
+    """What to tell where a definition is written, and the starter's stub of the same name follows it."""
+    for definition in exercise.written:
+        same = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name == definition.name]
+        if len(same) > 1 and isinstance(same[-1], ast.FunctionDef) and not is_stub(same[0]):
+            return (
+                f"the starter of `{definition.name}` (line {same[-1].lineno}) follows what you wrote (line "
+                f"{same[0].lineno}), and the last definition counts: delete the starter."
+            )
+    return ""
+
+
+def _own_functions(tree: ast.Module, exercise: ExerciseSource) -> list[ast.FunctionDef]:
+    """The functions that answer an exercise, methods included; of two with one name the last."""
+    mine = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    nodes = [mine[d.name] for d in exercise.written if d.name in mine]
+    methods = [m for n in nodes if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)]
+    return [*(n for n in nodes if isinstance(n, ast.FunctionDef)), *methods]
 
 
 def run_module(tree: ast.Module, text: str, path: str, name: str) -> types.ModuleType:

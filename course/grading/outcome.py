@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from course.source import ExerciseSource
 
 PASSED = "passed"
 NOT_YET = "not yet"
@@ -48,6 +51,7 @@ class Grade:
     title: str
     points: int
     outcome: str
+    bonus: bool = False
     path: str = ""
     digest: str = ""
     line: int = 0
@@ -60,10 +64,23 @@ class Grade:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, exercise: ExerciseSource, outcome: str, path: str, digest: str, **fields: Any) -> Grade:
+        """A grade of `exercise`."""
+        about = (exercise.name, exercise.title, exercise.points, outcome, exercise.bonus)
+        return cls(*about, path=path, digest=digest, **fields)
+
     @property
     def passed(self) -> bool:
         """Whether every check of the contract held."""
         return self.outcome == PASSED
+
+    @property
+    def unknown(self) -> str:
+        """The name that the code uses and nothing defines, where that is what went wrong first; else an empty string."""
+        first = next((check.what for check in self.checks if check.status == "failed"), self.message)
+        found = re.search(r"\braises NameError: name '(\w+)' is not defined", first)
+        return found[1] if found else ""
 
     @property
     def score(self) -> int:

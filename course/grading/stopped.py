@@ -24,15 +24,7 @@ def partial_grade(
 ) -> Grade:
     """The grade of code that had to be stopped: what was found until then stays."""
     trace = [f"{request['path']}, line {event['line']}", "    " + event["text"]] if event.get("line") else []
-    grade = Grade(
-        exercise.name,
-        exercise.title,
-        exercise.points,
-        NOT_YET,
-        request["path"],
-        digest(request["text"]),
-        checks=results,
-    )
+    grade = Grade.of(exercise, NOT_YET, request["path"], digest(request["text"]), checks=results)
     if running:
         results.append(CheckResult(running, "failed", what, trace=trace))
         known = {result.text for result in results}

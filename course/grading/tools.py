@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from course.grading.state import Anchor
+from course.rules import TYPES, UNCHANGED
 
 
 class Failed(Exception):
@@ -99,7 +100,10 @@ class Tools:
                 self._anchor.hold()
         for i, old in enumerate(before):
             if isinstance(old, (list, dict, np.ndarray)) and not _same(old, args[i]):
-                raise Failed(f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}")
+                raise Failed(
+                    f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}. "
+                    f"Rule for all exercises: {UNCHANGED[0].lower()}{UNCHANGED[1:]}"
+                )
         return self.last
 
     def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str | None = "") -> BaseException:
@@ -123,7 +127,7 @@ class Tools:
                 at = np.unravel_index(differ[0], want.shape)
                 self.fail(f"{what}{_at(at)} is {show(got[at])}, expected {show(want[at])}")
         elif isinstance(got, np.ndarray) or not _same(got, want):
-            self.fail(f"{what} is {show(got)}, expected {show(want)}")
+            self.fail(f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}")
 
     def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
         """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
@@ -195,6 +199,22 @@ def _elements_equal(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     if want.dtype.kind == "f" and got.dtype.kind == "f":
         same = same | (np.isnan(got) & np.isnan(want))
     return same
+
+
+def other_kind(got: Any, want: Any) -> str:
+    """A remark for the right values in a tuple, list or array of the wrong kind."""
+    try:
+        if not _same(_listed(got), _listed(want)):
+            return ""
+    except Exception:  # what is in it can do anything
+        return ""
+    return f". The values are right, but not their types. Rule for all exercises: {TYPES[0].lower()}{TYPES[1:]}"
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [_listed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -98,7 +98,7 @@ class Worker:
                 set_recursion_limit(RECURSION)
         except BaseException as error:
             trouble = error
-            grade = Grade(exercise.name, exercise.title, exercise.points, NOT_YET, self.path, digest(request["text"]))
+            grade = Grade.of(exercise, NOT_YET, self.path, digest(request["text"]))
         self.watchdog.disarm()
         limit_cpu(3600.0)
         for name in set(sys.modules) - modules:

@@ -12,6 +12,7 @@ from typing import Any
 from course.catalogue import Course
 from course.grading import NOT_ATTEMPTED, NOT_YET, Grade, GradingFault, WorkerClient, grade_text
 from course.report import versions
+from course.score import worth
 from course.source import ChapterSource, digest, normalise
 from course.teaching.points import grade_parts
 from course.teaching.submissions import HandedIn, Submission, find, read
@@ -78,7 +79,7 @@ def grade_folder(
             {
                 "chapter": c.chapter,
                 "title": c.title,
-                "points": sum(e.points for e in c.exercises),
+                "points": worth(c.exercises),
                 "solutions_sha256": c.digest,
             }
             for c in chapters
@@ -106,7 +107,8 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
                         "file": file.path if file else "",
                         "sha256": file.sha256 if file else "",
                         "score": sum(g.score for g in grades),
-                        "points": sum(g.points for g in grades),
+                        "bonus": sum(g.score for g in grades if g.bonus),
+                        "points": worth(chapter.exercises),
                         "exercises": [g.to_json() for g in grades],
                     }
                 )
@@ -120,7 +122,8 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
         "problems": submission.problems,
         "fault": fault,
         "score": sum(c["score"] for c in graded),
-        "points": sum(e.points for c in chapters for e in c.exercises),
+        "bonus": sum(c["bonus"] for c in graded),
+        "points": sum(worth(c.exercises) for c in chapters),
         "passed": sum(g["outcome"] == "passed" for c in graded for g in c["exercises"]),
         "exercises": sum(len(c.exercises) for c in chapters),
         "chapters": graded,
@@ -129,9 +132,7 @@ def grade_one(course: Course, submission: Submission, chapters: list[ChapterSour
 
 def _missing(submission: Submission, chapter: ChapterSource) -> list[Grade]:
     message = f"no file of {chapter.chapter} was handed in" + (" that can be read" if submission.problems else "")
-    return [
-        Grade(e.name, e.title, e.points, NOT_ATTEMPTED, digest=digest(""), message=message) for e in chapter.exercises
-    ]
+    return [Grade.of(e, NOT_ATTEMPTED, "", digest(""), message=message) for e in chapter.exercises]
 
 
 def _grade(
@@ -148,9 +149,7 @@ def _grade(
             else:
                 grade = grade_parts(chapter, exercise, file.parts, path, course, client=client, **limits)
         except GradingFault as error:
-            grade = Grade(
-                exercise.name, exercise.title, exercise.points, NOT_YET, path, digest(file.text), message=str(error)
-            )
+            grade = Grade.of(exercise, NOT_YET, path, digest(file.text), message=str(error))
             submission.problems.append(f"{exercise.name}: {str(error).splitlines()[0]}")
         if grade.message.startswith("your code was stopped"):  # the file itself does not come to an end
             limits = {"cpu_seconds": min(AGAIN, exercise.cpu_seconds)}

@@ -11,6 +11,7 @@ from typing import Any
 
 from course.catalogue import Course
 from course.files import check_writable, write_text
+from course.report import told
 from course.terminal import say
 
 Add = Callable[[str, str], argparse.ArgumentParser]
@@ -98,8 +99,5 @@ def run_grade(course: Course, arguments: argparse.Namespace) -> int:
 
 def lines(entry: dict[str, Any]) -> list[str]:
     """One submission for a terminal."""
-    head = (
-        f"{entry['student']}: {entry['score']} of {entry['points']} points, "
-        f"{entry['passed']} of {entry['exercises']} exercises passed"
-    )
+    head = f"{entry['student']}: {told(entry)}, {entry['passed']} of {entry['exercises']} exercises passed"
     return [head, *(f"  ! {problem}" for problem in entry["problems"])]

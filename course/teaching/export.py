@@ -14,6 +14,7 @@ from typing import Any
 
 from course.catalogue import Course
 from course.files import FilesError, write_text
+from course.score import worth
 from course.source import ChapterSource, Definition, ExerciseSource
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -32,7 +33,7 @@ c.Execute.timeout = 300
 
 README = """# Assignments
 
-Made by `python3 -m course export --nbgrader`. One assignment a chapter; `source/` holds those that were exported, of these:
+Made by `python3 -m course export --nbgrader`. One assignment per chapter; `source/` holds those that were exported, of these:
 
 {table}
 
@@ -49,6 +50,7 @@ one of the names above:
 - Graded cells call `course.teaching.points`, so wherever the notebooks run, the course must be importable and must hold
   `solutions/`: the checks are read from there, with the solutions cut out.
 - A half-right answer earns part of the points, and the feedback is in the cell's output.
+- A bonus exercise shows what it is worth and is not counted: nbgrader would count it in its total. Enter it as extra credit.
 - An export again leaves files alone that were changed since, unless `--force` is given.
 """
 
@@ -87,7 +89,7 @@ def export(course: Course, folder: Path, names: list[str] | None = None, force: 
         wanted = {chapter.chapter for chapter, _ in course.find(names)}
         chapters = [chapter for chapter in chapters if chapter.chapter in wanted]
     table = "\n".join(
-        f"- `{c.chapter}`: {c.title} ({len(c.exercises)} exercises, {sum(e.points for e in c.exercises)} points)"
+        f"- `{c.chapter}`: {c.title} ({len(c.exercises)} exercises, {worth(c.exercises)} points)"
         for c in course.chapters()
     )
     files = {f"source/{c.chapter}/{c.path.stem}.ipynb": as_text(assignment(c)) for c in chapters}
@@ -127,7 +129,7 @@ def assignment(chapter: ChapterSource) -> dict[str, Any]:
         cells += [
             _cell("markdown", f"{grade_id}-text", _task(exercise), locked=True),
             _cell("code", grade_id, f"{exercise.marker}\n\n{answer(exercise)}", solution=True),
-            _cell("code", f"{grade_id}-points", f'points("{exercise.name}")', locked=True, points=exercise.points),
+            _cell("code", f"{grade_id}-points", f'points("{exercise.name}")', locked=True, points=marks(exercise)),
         ]
     return {
         "cells": cells,
@@ -166,15 +168,19 @@ def _cell(
     return cell
 
 
+def marks(exercise: ExerciseSource) -> int | None:
+    """What nbgrader counts for an exercise: nothing for a bonus, since all that it counts is part of its total."""
+    return None if exercise.bonus else exercise.points
+
+
 def _introduction(chapter: ChapterSource) -> str:
-    """The chapter's own words, without what they say about files and commands of the checkout."""
+    """The chapter's own words, and how an assignment is worked."""
     paragraphs = chapter.doc.strip().split("\n\n")[1:]
-    kept = [p for p in paragraphs if "python3 -m course" not in p and "%%exercise" not in p]
     number = chapter.chapter.removeprefix("ch")
     return "\n\n".join(
         [
             f"# Chapter {number}: {chapter.title}",
-            *kept,
+            *paragraphs,
             (
                 f"Read the chapter itself first: the notebook of `notebooks/` that begins with {number}. Write each answer "
                 "into its own cell, below the docstring, and run the cell; helpers that you need go into the same cell. The "
@@ -192,8 +198,7 @@ def _given(chapter: ChapterSource) -> str:
 
 
 def _task(exercise: ExerciseSource) -> str:
-    unit = "point" if exercise.points == 1 else "points"
-    return f"## {exercise.title}\n\n{exercise.points} {unit}, {exercise.level}. Taught in section {exercise.section}."
+    return f"## {exercise.title}\n\n{exercise.worth}, {exercise.level}. Taught in section {exercise.section}."
 
 
 def answer(exercise: ExerciseSource) -> str:

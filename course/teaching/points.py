@@ -13,7 +13,7 @@ from typing import Any
 
 from course.catalogue import Course
 from course.grading import Grade, feedback, grade_text
-from course.grading.learner import MARKER
+from course.grading.regions import MARKER
 from course.source import ChapterSource, ExerciseSource, normalise
 from course.terminal import say
 

@@ -8,7 +8,7 @@ import io
 import json
 from typing import Any
 
-from course.report import STYLE, exercise_html, meter
+from course.report import STYLE, exercise_html, meter, told
 
 COLUMNS = (
     "student",
@@ -17,6 +17,7 @@ COLUMNS = (
     "outcome",
     "score",
     "points",
+    "bonus",
     "checks_passed",
     "checks",
     "file",
@@ -64,6 +65,7 @@ def as_csv(document: dict[str, Any]) -> str:
                         grade["outcome"],
                         grade["score"],
                         grade["points"],
+                        "yes" if grade["bonus"] else "",
                         sum(check["status"] == "passed" for check in checks),
                         len(checks),
                         chapter["file"],
@@ -109,7 +111,7 @@ def page(document: dict[str, Any]) -> str:
         problems = f'<span class="problem">{len(entry["problems"])} to look at</span>' if entry["problems"] else ""
         parts.append(
             f'<tr><td><a href="#s{number}">{say(entry["student"])}</a></td>{cells}'
-            f'<td class="n">{entry["score"]} of {entry["points"]}</td>'
+            f'<td class="n">{told(entry).replace(" points", "")}</td>'
             f'<td class="n">{entry["passed"]} of {entry["exercises"]}</td><td>{problems}</td></tr>'
         )
     parts.append("</tbody></table>")
@@ -123,8 +125,8 @@ def _student(number: int, entry: dict[str, Any]) -> str:
     say = html.escape
     parts = [
         (
-            f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{entry["score"]} of {entry["points"]} '
-            f"points {meter(entry['score'], entry['points'])}</p>"
+            f'<section id="s{number}"><h2>{say(entry["student"])}</h2><p>{told(entry)} '
+            f"{meter(entry['score'], entry['points'])}</p>"
         )
     ]
     parts += [f'<p class="problem">{say(problem)}</p>' for problem in entry["problems"]]
@@ -134,8 +136,6 @@ def _student(number: int, entry: dict[str, Any]) -> str:
             if chapter["file"]
             else "not handed in"
         )
-        parts.append(
-            f"<h3>{say(chapter['chapter'])}: {chapter['score']} of {chapter['points']} points</h3><p>{where}</p>"
-        )
+        parts.append(f"<h3>{say(chapter['chapter'])}: {told(chapter)}</h3><p>{where}</p>")
         parts += [exercise_html(grade, opened=False) for grade in chapter["exercises"]]
     return "".join(parts) + "</section>"

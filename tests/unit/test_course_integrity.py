@@ -232,7 +232,7 @@ def test_importing_the_solution(desk: Desk) -> None:
         f"import importlib\n{target} = importlib.import_module('solutions.{module}').{target}",
         f"text = open({str(desk.chapter.path)!r}, encoding='utf-8').read()\ndef {target}(*a): return text",
         f"try:\n    import solutions.{module}\nexcept ImportError:\n    pass\n" + desk.exercise.solution,
-        f"import importlib\ntry:\n    importlib.import_module('solutions.{module}')\nexcept ImportError:\n    pass\n"
+        f"import importlib\ntry:\n    importlib.import_module('solu' + 'tions.{module}')\nexcept ImportError:\n    pass\n"
         + desk.exercise.solution,
     ]
     others = "".join(f"\n\n{d.text}" for d in desk.exercise.definitions if d.name != target)

@@ -176,7 +176,8 @@ def test_an_async_definition_is_named(desk: Desk) -> None:
 
 
 def test_code_that_changes_the_grader_passes_nothing(desk: Desk) -> None:
-    vandal = "import math\nimport course.grading.core as core\ncore.judge = lambda checks: 'passed'"
+    reach = "import math, sys\ncore = sys.modules['course.grading' + '.core']"  # plain imports are told before
+    vandal = f"{reach}\ncore.judge = lambda checks: 'passed'"
     grade = desk.grade(solved(desk, "    return 1").replace("import math", vandal))
     assert (grade.outcome, grade.passed) == ("not yet", False)
     assert "the code changes something in `course`" in grade.message

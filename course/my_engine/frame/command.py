@@ -1,0 +1,83 @@
+# ruff: noqa: F821
+# mypy: ignore-errors
+import argparse
+import sys
+
+# ======================================================================================================================
+# 7. The command line
+# ======================================================================================================================
+
+
+def open_text(name):
+    """The path of a model, and its tokenizer.  Both come from fucina: the course has no tokenizer of yours yet."""
+    from fucina.gguf import GgufFile
+    from fucina.hub import find
+    from fucina.tokenizers import load_tokenizer
+
+    path = find(name)
+    return str(path), load_tokenizer(GgufFile(path).metadata)
+
+
+def speak(model, tokenizer, prompt, arguments):
+    """One prompt, its text printed as it comes."""
+    history = tokenizer.encode_prompt(prompt)
+    cache = read_prompt(model, history, len(history) + arguments.max_tokens)
+    shown = [""]
+
+    def emit(token):
+        said.append(token)
+        text = tokenizer.decode(said)
+        if not text.endswith("\ufffd"):  # half of a character
+            print(text[len(shown[0]) :], end="", flush=True)
+            shown[0] = text
+
+    said = []
+    sampler = Sampler(arguments.temperature, arguments.top_p, arguments.min_p, seed=arguments.seed)
+    print(prompt, end="", flush=True)
+    log = go_on(model, cache, history, arguments.max_tokens, arguments.how, sampler, emit, tokenizer.eos)
+    figures = read_log(log)
+    print(
+        f"\n[{len(said)} tokens in {len(log)} steps, {figures['acceptance']:.0%} of drafts accepted]", file=sys.stderr
+    )
+
+
+def speak_together(model, tokenizer, prompts, arguments):
+    """Several prompts in one batch."""
+    streams = []
+    for prompt in prompts:
+        ids = tokenizer.encode_prompt(prompt)
+        sampler = Sampler(arguments.temperature, arguments.top_p, arguments.min_p, seed=arguments.seed)
+        cache = model.new_cache(len(ids) + arguments.max_tokens)
+        stream = Stream(cache, ids, arguments.max_tokens, tokenizer.eos)
+        stream.choose = lambda row, sampler=sampler, stream=stream: sampler.next(row, stream.history)
+        streams.append(stream)
+    batch(model, streams)
+    for stream in streams:
+        print(tokenizer.decode(stream.history) + (f"\n[{stream.error}]" if stream.error else ""), end="\n\n")
+
+
+def main():
+    """python my_engine.py "Once upon a time"."""
+    parser = argparse.ArgumentParser(description="A language-model engine in one file.")
+    parser.add_argument("prompt", nargs="+", help="a text to go on with; several are decoded together")
+    parser.add_argument("--model", default="smollm2", help="a name or a path of a .gguf (default: smollm2)")
+    parser.add_argument(
+        "--forward", choices=["numpy", "fucina"], default="numpy", help="whose forward (default: numpy)"
+    )
+    parser.add_argument("--how", choices=list(HOW), default="gate", help="how to decode (default: gate)")
+    parser.add_argument("--max-tokens", type=int, default=48, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, takes the best token")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--min-p", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    path, tokenizer = open_text(arguments.model)
+    model = NumPyModel(path) if arguments.forward == "numpy" else CompiledModel(path)
+    if len(arguments.prompt) == 1:
+        speak(model, tokenizer, arguments.prompt[0], arguments)
+    else:
+        speak_together(model, tokenizer, arguments.prompt, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Runs of a learner's engine, inside the process that holds it: each returns its tokens, and what it took."""
+
+from __future__ import annotations
+
+import copy
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+
+class EmitFailed(Exception):
+    """Raised on purpose, by the reader of one of several streams."""
+
+
+def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, Any]) -> dict[str, Any]:
+    """One run.
+
+    Parameters
+    ----------
+    engine : the executed my_engine.py.
+    model : its `NumPyModel` or `CompiledModel`.
+    prompts : keeps caches of prompts that were read, between runs.
+    ask : "how", and what that way needs: "ids", "n", "stop", "sampling", "banned", "prompts".
+
+    Returns
+    -------
+    {"tokens", "seconds", "steps", "drafted", "accepted"}; of several streams, their tokens one after the other.
+    """
+    how = ask["how"]
+    if how in ("three streams", "isolated"):
+        return _streams(engine, model, ask, how == "isolated")
+    ids, n = list(ask["ids"]), ask["n"]
+    way = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade"}.get(how, how)
+    cache = None if way == "reread" else _prompt(engine, model, prompts, ids, n)
+    sampler, emit, stop = None, None, None
+    emitted: list[int] = []
+    if how == "sampled":
+        sampler = engine.Sampler(**ask["sampling"], banned=ask["banned"])
+    if how == "streaming":
+        emit = emitted.append
+    if how == "until a stop":
+        stop = ask["stop"]
+    if way == "gate":
+        model.costs()  # measured once, not as part of anybody's time
+    history = list(ids)
+    began = perf_counter()
+    log = engine.go_on(model, cache, history, n, way, sampler, emit, stop)
+    seconds = perf_counter() - began
+    tokens = history[len(ids) :]
+    if how == "streaming" and emitted != tokens:
+        raise ValueError(f"the tokens that were emitted are {emitted}, those of the history {tokens}")
+    drafted = sum(step.drafted for step in log)
+    acceptance = engine.read_log(log)["acceptance"] if drafted else 0.0
+    return {
+        "tokens": [int(token) for token in tokens],
+        "seconds": seconds,
+        "steps": len(log),
+        "drafted": drafted,
+        "accepted": round(acceptance * drafted),
+    }
+
+
+def _prompt(engine: ModuleType, model: Any, prompts: dict[Any, Any], ids: list[int], n: int) -> Any:
+    """A cache with the prompt's rows.  In NumPy, reading it takes longer than decoding: it is read once and copied."""
+    if not isinstance(model, engine.NumPyModel):
+        return engine.read_prompt(model, ids, len(ids) + n)
+    key = tuple(ids), n
+    if key not in prompts:
+        prompts[key] = engine.read_prompt(model, ids, len(ids) + n)
+    return copy.deepcopy(prompts[key])
+
+
+def _streams(engine: ModuleType, model: Any, ask: dict[str, Any], isolated: bool) -> dict[str, Any]:
+    """Several prompts in one batch; `isolated`: the reader of the first one fails at its second token."""
+    n, streams = ask["n"], []
+    for ids in ask["prompts"]:
+        streams.append(engine.Stream(model.new_cache(len(ids) + n), list(ids), n))
+    if isolated:
+        first = streams[0]
+
+        def emit(token: int) -> None:
+            if first.added == 2:
+                raise EmitFailed("on purpose")
+
+        first.emit = emit
+    began = perf_counter()
+    engine.batch(model, streams, isolate=isolated)
+    seconds = perf_counter() - began
+    wrong = [s.error for s in streams[1:] if s.error is not None]
+    if wrong:
+        raise wrong[0]
+    if isolated and not isinstance(streams[0].error, EmitFailed):
+        raise ValueError(f"the stream whose reader failed has the error {streams[0].error!r}, not its reader's")
+    tokens = [int(t) for s in streams for t in s.history[s.prompt :]]
+    return {"tokens": tokens, "seconds": seconds, "steps": len(tokens), "drafted": 0, "accepted": 0}
