@@ -1,8 +1,8 @@
 """Chapter 05 - The loop, the invariant, the rewindable cache.
 
-Every trick of part II is a change of one loop, and all of them stand on two small
-things that you build here: a cache that can forget its last rows, and a loop that keeps
-one promise, whatever goes wrong:
+Every trick of part II is a change of one loop.  All of them stand on two small things
+that you build here: a cache that can forget its last rows, and a loop that keeps one
+promise.  Whatever goes wrong,
 
     len(history) == cache.len + 1
 
@@ -46,8 +46,8 @@ class KvCacheShapeMismatch(ValueError):
 class ToyCache:
     """A KV cache reduced to what the loop sees: rows, of which the first `len` count.
 
-    Real caches reserve all their rows at the start, so rows behind `len` exist as well:
-    whatever they hold is ignored, and overwritten when the cache grows again.
+    Real caches reserve all their rows at the start, so there are rows at position `len`
+    and after it, too.  Nobody reads them, and they are overwritten when the cache grows.
     """
 
     def __init__(self, capacity):
@@ -55,7 +55,7 @@ class ToyCache:
         self.len = 0
 
     def append(self, row):
-        """Write one row behind the last and count it."""
+        """Write one row after the last and count it."""
         if self.len == len(self.rows):
             raise KvCacheOverflow(f"the cache holds {self.len} rows already")
         self.rows[self.len] = row
@@ -74,7 +74,7 @@ class ListCache:
         return len(self.rows)
 
     def append(self, row):
-        """One row more."""
+        """Write one more row."""
         self.rows.append(row)
 
     def truncate(self, keep):
@@ -96,7 +96,7 @@ class ToyModel:
         self.steps = 0
 
     def step(self, token, cache):
-        """One row in, the next token out."""
+        """Write one row, return the next token."""
         self.steps += 1
         if self.steps - 1 == self.fails_at:
             for _ in range(self.leaves):
@@ -146,13 +146,13 @@ def truncate(cache, keep):
 def decode(model, cache, history, max_tokens, emit, stop=None):
     """Decode up to `max_tokens` tokens; on every way out len(history) == cache.len + 1.
 
-    One turn: the last token of the history goes into the model (its row into the
-    cache).  The token that comes back is appended to the history and is settled from
-    then on.  Then it is handed to `emit`.
+    In each step the last token of the history goes into the model, and its row into the
+    cache.  The token that comes back is appended to the history: from then on it is
+    settled.  Then it is handed to `emit`.
 
     When `model.step` or `emit` raises, the error goes on to the caller.  So does
-    Ctrl-C, a KeyboardInterrupt.  Tokens in the history stay there; the cache is rewound
-    to the rows of all of them but the last.
+    Ctrl-C, which is a KeyboardInterrupt.  Tokens in the history stay there.  The cache is
+    rewound: it keeps the rows of all tokens but the last.
 
     Parameters
     ----------
@@ -167,7 +167,8 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
     emit : callable
         Called with each new token, in order.
     stop : int, optional
-        The loop ends after this token, which is settled and emitted like any other.
+        The loop ends after this token, which is settled and emitted like any other.  It
+        may be token 0; None means that there is no stop token.
 
     Returns
     -------
@@ -193,8 +194,8 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
 # %% ch05.find_the_fault - Find the fault in three loops (10 points, hard, section 05.3)
 
 FAULTS = {
-    1: "forwards the last token too: as many rows in the cache as tokens in history",
-    2: "forwards a token a second time, although its row is in the cache",
+    1: "computes the row of the last token too: as many rows in the cache as tokens",
+    2: "computes the row of a token twice, although it is in the cache already",
     3: "rewinds to one row too many",
     4: "rewinds to one row too few",
     5: "settles a token after emit: an error there loses a token that was seen",
@@ -274,13 +275,13 @@ class RowCache:
     """K and V rows of several layers, kept in half precision (float16).
 
     One step of a model appends m rows to every layer, then advances once: the rows of
-    all layers stand at the same positions.  `read` returns what is left after rounding
-    to float16, so that a row is the same whether it was just written or long ago.
+    all layers stand at the same positions.  `read` returns the rows as float16 keeps
+    them, so a row is the same whether it was written just now or long ago.
 
     Parameters
     ----------
     layers, capacity, dim : int
-        Number of layers, of positions, and of values a row.
+        Number of layers, number of positions, and values per row.
 
     Attributes
     ----------

@@ -1,18 +1,21 @@
 """Chapter 06 - Many streams, one weight pass.
 
 A decode step reads every weight of the model, and uses it once.  A step for eight
-streams can read it once as well, and use it eight times: one pass, a row of each stream.
-What you build here is the loop that does this, what keeps a failure in its own stream,
-and the two small formulas that say what it is worth.
+streams can read each weight once as well, and use it eight times: one pass, with one row
+of each stream.  Here you build the loop that does this, keep a failure in its own stream,
+predict what a batch is worth, and let a new stream join.
 
-The toy model below has the face of the real one: `forward_rows` takes (cache, tokens,
-want) of several streams and gives logits for each.  So a loop that drives the toy drives
-the real model, too.
+The toy model below is called like the real one: `forward_rows` takes (cache, tokens,
+want) for each of several streams, and returns the logits of each.  So a loop that drives
+the toy drives the real model, too.
+
+A stream does by itself what it did alone in chapter 05: `stream.take(logits)` chooses a
+token, settles it, and hands it out.  The exercises are about what is new.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch06`, or in the notebook with a cell that begins
-with `%%exercise ch06.throughput`. Both are the same file: this one. Stuck?
-`python3 -m course hint ch06.throughput`.
+with `%%exercise ch06.lockstep`. Both are the same file: this one. Stuck?
+`python3 -m course hint ch06.lockstep`.
 
 Rules for all exercises:
 
@@ -30,11 +33,11 @@ import numpy as np
 
 
 class EmptyInput(ValueError):
-    """A pass without a row."""
+    """A pass has no row."""
 
 
 class DuplicateCache(ValueError):
-    """One cache appears twice in a pass; every stream needs its own."""
+    """One cache appears twice in one pass; every stream needs its own."""
 
 
 class KvCacheOverflow(ValueError):
@@ -50,7 +53,7 @@ class ToyCache:
         self.len = 0
 
     def append(self, row):
-        """Write one row behind the last and count it."""
+        """Write one row after the last and count it."""
         if self.len == self.capacity:
             raise KvCacheOverflow(f"the cache holds {self.len} rows already")
         self.rows[self.len] = row
@@ -64,9 +67,9 @@ class ToyCache:
 class ToyModel:
     """A pretend model: logits depend on every row of a stream, and on nothing else.
 
-    `passes` notes the rows of each pass, a number for each stream in it: one entry a
-    pass, and a pass is one reading of the weights.  `fails_at=n` lets the n-th pass
-    (from 0) raise an OSError.
+    `passes` has one entry per pass: how many rows each stream had in it.  Every pass
+    stands for one reading of the weights.  With `fails_at=n` the n-th pass (from 0)
+    raises an OSError.
     """
 
     vocab = 97
@@ -78,9 +81,10 @@ class ToyModel:
     def forward_rows(self, requests):
         """Run the next tokens of several streams together.
 
-        `requests` is a list of (cache, tokens, want), want "all", "last" or "none": of
-        which rows to return the logits.  Returns one array [rows wanted, vocab] each.
-        Everything is checked first; a pass that fails has written no row.
+        `requests` is a list of (cache, tokens, want).  `want` is "all", "last" or "none":
+        the rows of which the logits are returned.  For each request, the result has an
+        array [rows wanted, vocab].  Everything is checked first; a pass that fails has
+        written no row.
         """
         if not requests:
             raise EmptyInput("a pass needs at least one stream")
@@ -88,7 +92,7 @@ class ToyModel:
             raise DuplicateCache("one cache appears twice in the pass; every stream needs its own")
         for cache, tokens, _ in requests:
             if cache.len + len(tokens) > cache.capacity:
-                raise KvCacheOverflow(f"{len(tokens)} rows more do not fit behind {cache.len}")
+                raise KvCacheOverflow(f"{len(tokens)} more rows do not fit after {cache.len}")
         if len(self.passes) == self.fails_at:
             self.fails_at = None
             raise OSError("the machine coughed")
@@ -104,7 +108,7 @@ class ToyModel:
         return out
 
     def logits(self, rows):
-        """Three tokens that are likely, one more than the other."""
+        """Three likely tokens, the first of them the likeliest."""
         seen = 0
         for row in rows:
             seen = (31 * seen + row + 7) % 1009
@@ -125,15 +129,15 @@ class Stream:
     Attributes
     ----------
     cache, history
-        Its own, in step: len(history) == cache.len + 1 (chapter 05).
+        Its own.  They keep the promise of chapter 05: len(history) == cache.len + 1.
     max_tokens, stop
-        It ends after so many new tokens, or after the token `stop`, if there is one.
+        It ends after this many new tokens, or after the token `stop`, if there is one.
     choose
-        Its sampler: logits [vocab] in, a token out.  Called once a token.
+        Its sampler: takes logits [vocab], returns a token.  Called once per token.
     emit
         Called with each new token.
     ended : bool
-        It takes part in no pass any more.
+        Once it is True, the stream takes part in no further pass.
     error : Exception or None
         What ended it, if something went wrong.
     """
@@ -154,65 +158,41 @@ class Stream:
         """How many new tokens there are."""
         return len(self.history) - self.prompt
 
+    def take(self, logits):
+        """Choose a token from a row of logits, append it to the history, hand it to emit.
+
+        Sets `ended` when it was the last one.  `choose` and `emit` may raise.
+        """
+        token = self.choose(logits)
+        self.history.append(token)
+        if token == self.stop or self.added >= self.max_tokens:
+            self.ended = True
+        self.emit(token)
+
 
 def open_stream(prompt, max_tokens, rows=None, capacity=64, **options):
-    """A stream with `rows` of its prompt in the cache: all but the last token's, if not said otherwise."""
+    """A stream whose cache holds the first `rows` rows of its prompt; by default, all but the last one."""
     cache = ToyCache(capacity)
     for token in prompt[:len(prompt) - 1 if rows is None else rows]:
         cache.append(token)
     return Stream(cache, list(prompt), max_tokens, **options)
 
 
-# %% ch06.throughput - What a batch is worth (5 points, easy, section 06.2)
-
-def throughput(seconds, n):
-    """Tokens a second of n streams in one pass each step, and the gain over one after another.
-
-    Parameters
-    ----------
-    seconds : dict of int to float
-        Measured: rows in a pass to the seconds that the pass takes.  Holds 1; in no
-        particular order.  Between two neighbours that were measured, the time is
-        taken to be on the straight line from one to the other.
-    n : int
-        How many streams.
-
-    Returns
-    -------
-    (float, float)
-        Tokens a second of all streams together; and how many times faster that is than
-        running the same streams one after another, each in passes of one row.
-
-    Raises
-    ------
-    ValueError
-        When n is below 1 or above the largest measured number of rows.
-
-    Examples
-    --------
-    >>> throughput({1: 0.004, 4: 0.008}, 4)
-    (500.0, 2.0)
-    """
-    raise NotImplementedError("ch06.throughput: your code here")
-
-
-# %% ch06.lockstep - Many streams, one pass a step (15 points, medium, section 06.3)
+# %% ch06.lockstep - Many streams, one pass per step (10 points, medium, section 06.3)
 
 def lockstep(model, streams):
-    """Decode several streams together, one pass a step, until all have ended.
+    """Decode several streams together, one pass per step, until all have ended.
 
-    Each step is one call of `model.forward_rows`, with one row, the newest token, of
-    each stream that has not ended.  From its own logits each stream chooses a token
-    with its own `choose`.  The token is appended to its history and handed to its
-    `emit` in the same step.  A stream has ended after `max_tokens` new tokens, or after
-    the token `stop`, which is settled and emitted like any other: then set its `ended`.
-    It takes part in no further pass.
+    Each step is one call of `model.forward_rows`.  Every stream that has not ended has
+    one row in it: that of its newest token.  Then each of them takes its own logits,
+    in the same step, with `stream.take`, which sets `stream.ended` after the last token.
+    A stream that has ended takes part in no further pass.
 
     Parameters
     ----------
     model : ToyModel, or anything with its `forward_rows`
     streams : list of Stream
-        Each with a cache of its own, and len(history) == cache.len + 1.  Some may have
+        Each has a cache of its own, and len(history) == cache.len + 1.  Some may have
         ended already.  The list itself is not changed.
 
     Returns
@@ -231,25 +211,26 @@ def lockstep(model, streams):
     raise NotImplementedError("ch06.lockstep: your code here")
 
 
-# %% ch06.isolate - A failure stays in its stream (20 points, hard, section 06.4)
+# %% ch06.isolate - A failure stays in its stream (15 points, hard, section 06.4)
 
 def step(model, streams):
     """One step of a batch, in which a failure stays in its stream.
 
-    A step is that of `lockstep`: one pass with one row of each stream that has not ended;
-    each chooses a token, which is appended and emitted; a stream may end with it.
+    A step is that of `lockstep`: one pass with one row of each stream that has not ended,
+    then each of them takes its logits.
 
-    A stream whose `choose` or `emit` raises an Exception has ended, with the exception as
-    its `error`; the others do not notice.  So has a stream whose cache is full: it does
-    not enter the pass at all, and its error is a KvCacheOverflow.  A token that was
-    appended before emit failed stays in the history.
+    Before the pass, a stream whose cache is full ends, with a KvCacheOverflow as its
+    `error`.  It has no row in the pass.
 
-    An error of the pass itself belongs to no stream.  It goes on to the caller, and no
-    stream has changed; the same step may be tried again.  What is no Exception, such as
-    Ctrl-C (KeyboardInterrupt) in an emit, goes on to the caller as well, and is no
-    stream's error.
+    An error of the pass itself belongs to no stream.  It goes on to the caller.  The
+    streams that took part have not changed, and the same step may be tried again.
 
-    Afterwards len(history) == cache.len + 1 for every stream, whatever happened.
+    After the pass, a stream whose `take` raises an Exception has ended, with the exception
+    as its `error`; the others do not notice.  A token that was appended before emit failed
+    stays in the history.  An error that is no Exception, such as Ctrl-C
+    (KeyboardInterrupt), is no stream's error: it goes on to the caller.
+
+    Whatever happened, len(history) == cache.len + 1 for every stream afterwards.
 
     Parameters
     ----------
@@ -259,7 +240,8 @@ def step(model, streams):
     Returns
     -------
     int
-        How many rows the pass had; 0 when no stream goes on, and then there was none.
+        How many rows the pass had.  When no stream goes on, there is no pass, and the
+        result is 0.
 
     Examples
     --------
@@ -274,23 +256,24 @@ def step(model, streams):
 
 # %% ch06.predict - Predict the gain (10 points, medium, section 06.5)
 
-def predict(seconds, lengths):
-    """How many times faster some replies are together than one after another.
+def gain(seconds, lengths):
+    """How many times faster several replies are together than one after another.
 
-    Together: lockstep, one pass a step, with a row of each stream that still goes on.
-    One after another: every token has a pass of one row.  Nothing but passes takes time.
+    Together they run in lockstep: each pass has one row of every stream that still goes
+    on.  One after another, every token has a pass with one row.  Nothing but the passes
+    takes time.  For N replies of one length, the result is N / C(N).
 
     Parameters
     ----------
     seconds : callable
-        seconds(rows): the time of a pass with so many rows, for rows of 1 or more.
+        seconds(rows): the time of a pass with that many rows, 1 or more.
     lengths : list of int
         How many tokens each reply has; 0 is allowed.
 
     Returns
     -------
     float
-        Time of one after another over time of together.
+        The time one after another, divided by the time together.
 
     Raises
     ------
@@ -299,7 +282,7 @@ def predict(seconds, lengths):
 
     Examples
     --------
-    >>> predict(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
+    >>> gain(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
     1.2
     """
     raise NotImplementedError("ch06.predict: your code here")
@@ -310,13 +293,13 @@ def predict(seconds, lengths):
 def next_pass(streams, limit):
     """Choose the rows of the next pass, for streams that decode and streams that join.
 
-    A stream that has not ended has tokens without a row: those behind its cache.  If it
-    is one token, the stream decodes.  If there are more, its prompt is still to be
-    computed, in one piece or in several.
+    A stream that has not ended has tokens without a row: those of its history from
+    position cache.len on.  If there is one, the stream decodes.  If there are more, its
+    prompt is still to be computed, in one piece or in several.
 
-    Every stream that decodes gets its row, so that nobody who reads has to wait.  The
-    rows that are left go to prompts, first come, first served: the first one gets as many
-    as it needs, or as there are; then the second; and so on.
+    Every stream that decodes gets its row, so that no reader has to wait.  The rows that
+    are left go to the prompts, first come, first served: the first prompt gets as many as
+    it needs, or as many as there are; then the second; and so on.
 
     Parameters
     ----------
@@ -324,15 +307,15 @@ def next_pass(streams, limit):
         In the order in which they came.  For this exercise,
         len(history) > cache.len instead of the promise of chapter 05.
     limit : int
-        Most rows of a pass; at least as many as there are streams.
+        The most rows that a pass may have; at least as many as there are streams.
 
     Returns
     -------
     list of (Stream, list of int, str)
-        For each stream that takes part: itself; its next tokens, from the first one
-        without a row on; and "last" if they reach the end of its history (a token will
-        be chosen there), else "none".  In any order, each stream at most once.  Empty
-        when all have ended.
+        For each stream that takes part: the stream; its next tokens, beginning with the
+        first one without a row; and "last" if they reach the end of its history (a token
+        will be chosen there), else "none".  In any order, each stream at most once.
+        Empty when all have ended.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Chapter 07 - Speculative decoding without a draft model.
 
-Somebody guesses the next tokens; one pass of the model checks the whole guess. You write
-the step that does this, then make it end where it must and survive what goes wrong. You
-also write the one who guesses. All of it runs on a toy first, and on a real model at the
-end of the chapter.
+Somebody guesses the next tokens, and one pass of the model checks the whole guess. You
+write the step that does this. Then you make it end where it must, and survive what goes
+wrong. You also write a guesser, and you read what the engine reports about its guesses.
+All of it runs on a toy first, and on a real model at the end of the chapter.
 
-The toy below has the same face as the engine: `model.forward(tokens, cache)` gives one
-row of scores for each token, `sampler.next(row, history)` chooses a token from a row,
+The toy below is called like the engine: `model.forward(tokens, cache)` returns one row of
+scores for each token, `sampler.next(row, history)` chooses a token from a row, and
 `cache.truncate(keep)` forgets rows. So code that works here works there.
 
 Write your code below each docstring, in place of the line that says `your code here`.
@@ -27,7 +27,6 @@ Rules for all exercises:
 
 import math
 import random
-from typing import NamedTuple
 import numpy as np
 
 
@@ -36,7 +35,7 @@ class InvalidDecodeState(ValueError):
 
 
 class ToyCache:
-    """A KV cache reduced to what decoding sees: one row a token, and a rewind."""
+    """A KV cache reduced to what decoding sees: one row per token, and a rewind."""
 
     def __init__(self):
         self.rows = []
@@ -64,9 +63,9 @@ class ToyModel:
         self.passes = []
 
     def forward(self, tokens, cache):
-        """One pass: writes a row a token into the cache, returns as many rows of scores.
+        """One pass: writes a row per token into the cache, returns a row of scores for each.
 
-        Row i holds the score of every token to come behind tokens[i].
+        Row i holds a score for every token that could follow tokens[i].
         """
         fails = len(self.passes) == self.fails_at
         self.passes.append(len(tokens))
@@ -81,7 +80,7 @@ class ToyModel:
         return scores
 
     def row(self, rows):
-        """Scores of the nine tokens behind these rows."""
+        """A score for each of the nine tokens that could come after these rows."""
         seen = 7
         for row in rows:
             seen = (31 * seen + row + 7) % 1009
@@ -91,9 +90,10 @@ class ToyModel:
 class ToySampler:
     """Chooses a token from a row of scores.
 
-    Temperature 0 takes the best one. Any other draws one random number a token; `draws`
-    counts them.  The last three tokens of `history` lose `penalty` beforehand, so the
-    history that it is shown matters.  With `fails_at=n` the n-th choice (from 0) raises.
+    Temperature 0 takes the best one.  Any other temperature draws one random number per
+    token; `draws` counts them.  The last three tokens of `history` lose `penalty` first,
+    so it matters which history it is shown.  With `fails_at=n` the n-th choice (from 0)
+    raises.
     """
 
     def __init__(self, temperature=0.0, seed=0, penalty=0.0, fails_at=None):
@@ -121,23 +121,23 @@ class ToySampler:
 def verify_step(model, cache, history, draft, sampler):
     """One step of decoding that checks a draft; returns how many tokens it committed.
 
-    One single pass runs the newest token of the history and the whole draft.  Then the
-    sampler chooses a token from the first row, and from one row after the other for as
-    long as its choice is the drafted token.  Every choice is committed: appended to the
+    A single pass runs the newest token of the history and the whole draft.  Then the
+    sampler chooses a token from the first row.  It goes on with the next row as long as
+    its choice is the drafted token.  Every choice is committed: it is appended to the
     history before the next one is made.
 
-    The sampler looks at exactly as many rows as tokens are committed.  An empty draft is
-    a plain step.
+    The sampler sees one row for each token that is committed, and no others.  With an
+    empty draft this is a plain step.
 
     Parameters
     ----------
     model : object with `forward(tokens, cache)`
-        Writes a row a token into the cache, returns a row of scores a token.
+        Writes one row per token into the cache, and returns one row of scores per token.
     cache : object with `len` and `truncate(keep)`
     history : list of int
         Committed tokens, prompt included; grows in place.
     draft : list of int
-        A guess at what comes behind the history.  Not changed.
+        A guess at what follows the history.  Not changed.
     sampler : object with `next(row, history)`, which returns a token
 
     Returns
@@ -162,52 +162,24 @@ def verify_step(model, cache, history, draft, sampler):
     raise NotImplementedError("ch07.verify: your code here")
 
 
-# %% ch07.stop - A stop token inside a draft (10 points, medium, section 07.5)
+# %% ch07.mid_step - A step that can end, and fail (20 points, hard, section 07.6)
 
-def verify_until(model, cache, history, draft, sampler, stop):
-    """A verify step that ends the turn at a stop token; returns whether it has ended.
+def safe_step(model, cache, history, draft, sampler, emit, stop=None):
+    """A verify step that can end the turn and survives errors; returns tokens committed.
 
-    As `verify_step`: one pass, every choice committed while it agrees with the draft.
-    When the sampler chooses the token `stop`, it is committed like any other, and the
-    turn is over: no row behind it is sampled, however right the draft may be.
+    It works like `verify_step`: one pass, and every choice is committed while it agrees
+    with the draft.  Each token is handed to `emit` right after it was appended to the
+    history, before the next row is sampled.
 
-    On every way out len(history) == cache.len + 1.  (It holds at the start; you need not
-    check that here.)
-
-    Parameters
-    ----------
-    model, cache, history, draft, sampler
-        As in `verify_step`.
-    stop : int
-        The token that ends a turn.  It may stand anywhere in the draft, or nowhere.
-
-    Returns
-    -------
-    bool
-        True when the stop token was committed.
-
-    Examples
-    --------
-    >>> cache, history = ToyCache(), [5]
-    >>> verify_until(ToyModel(), cache, history, [], ToySampler(), stop=99)
-    False
-    >>> len(history), cache.len
-    (2, 1)
-    """
-    raise NotImplementedError("ch07.stop: your code here")
-
-
-# %% ch07.mid_step - An error in the middle of a step (15 points, hard, section 07.6)
-
-def safe_step(model, cache, history, draft, sampler, emit):
-    """A verify step that keeps its promise when something fails; returns tokens committed.
-
-    As `verify_step`, and each token is handed to `emit` right after it was appended to
-    the history, before the next row is sampled.
+    When the sampler chooses the token `stop`, that token is committed and emitted like
+    any other, and the step ends there.  No later row is sampled, however right the draft
+    may be.
 
     When the pass, the sampler or `emit` raises, the error goes on to the caller, Ctrl-C
-    (KeyboardInterrupt) included.  Tokens that are in the history by then stay.  The
-    cache ends with the rows of all of them but the newest: len(history) == cache.len + 1.
+    (KeyboardInterrupt) included.  Tokens that are in the history by then stay.
+
+    On every way out the cache holds the rows of all tokens but the newest:
+    len(history) == cache.len + 1.  (It does at the start; you need not check that here.)
 
     Parameters
     ----------
@@ -217,16 +189,13 @@ def safe_step(model, cache, history, draft, sampler, emit):
         As in `verify_step`.
     emit : callable
         Called with each committed token, in order.
+    stop : int, optional
+        The token that ends a turn.  It may be token 0; None means that there is none.
 
     Returns
     -------
     int
         How many tokens were appended to the history.
-
-    Raises
-    ------
-    InvalidDecodeState
-        At the start, when len(history) != cache.len + 1; nothing has been touched.
 
     Examples
     --------
@@ -274,10 +243,10 @@ class PromptLookup:
         self.after = {}
 
     def observe(self, committed):
-        """Take note of tokens that are behind all earlier ones now.
+        """Take note of tokens that now follow all earlier ones.
 
-        Note places here, so that `suggest` need not search: then neither of the two
-        becomes slower as the text grows.
+        Note the places here, so that `suggest` need not search.  A call costs the same
+        however long the text is, and so does a call of `suggest`.
 
         Parameters
         ----------
@@ -287,17 +256,17 @@ class PromptLookup:
         raise NotImplementedError("ch07.drafter: your code here")
 
     def suggest(self, context, limit):
-        """Return what followed the last n tokens of the context the last time, as a list.
+        """Return what followed the last n tokens of the context, the last time they occurred.
 
-        Of several places the latest counts, but not the end of the text itself: nothing
-        follows there yet.
+        Of several places the latest counts.  The end of the text itself does not count:
+        nothing follows there yet.
 
         Parameters
         ----------
         context : list of int
             The text so far; it ends with the newest token.  Not changed.
         limit : int
-            Return at most so many tokens; fewer where the text ends.
+            The most tokens to return; fewer where the text ends.
 
         Returns
         -------
@@ -307,42 +276,75 @@ class PromptLookup:
         raise NotImplementedError("ch07.drafter: your code here")
 
 
-# %% ch07.stats - Read the log of a run (10 points, easy, section 07.9)
+# %% ch07.read_the_log - Read five lines of a log (10 points, medium, section 07.9)
 
-class Step(NamedTuple):
-    """What one step of a run did.  The engine's own `StepRecord` has these fields too."""
+LINES = {
+    "a": "steps=119 (verify 117, fallback 2, off 0) committed=120 (1.01 tok/step) "
+         "drafted=1767 accepted=0 (0.0% acc) bonus=0 rejected=117",
+    "b": "steps=9 (verify 5, fallback 4, off 0) committed=45 (5.00 tok/step) "
+         "drafted=46 accepted=36 (78.3% acc) bonus=3 rejected=1",
+    "c": "steps=157 (verify 8, fallback 6, off 143) committed=160 (1.02 tok/step) "
+         "drafted=23 accepted=2 (8.7% acc) bonus=1 rejected=7",
+    "d": "steps=145 (verify 22, fallback 123, off 0) committed=160 (1.10 tok/step) "
+         "drafted=65 accepted=14 (21.5% acc) bonus=1 rejected=21",
+    "e": "steps=119 (verify 0, fallback 119, off 0) committed=120 (1.01 tok/step) "
+         "drafted=0 accepted=0 (0.0% acc) bonus=0 rejected=0",
+}
 
-    drafted: int  # drafted tokens in the pass; 0 in a plain step
-    accepted: int  # how many of them were committed
-    committed: int  # all committed tokens: accepted ones, and a correction or a bonus
-    cost: float  # what the pass took, in passes of one row
+
+SITUATIONS = {
+    1: "the model copies a text that stands in its prompt",
+    2: "the model explains something; the engine's own index drafts",
+    3: "the model tells a story; a weak source drafts, and a gate watches it",
+    4: "a source that always claims to be right, and is never stopped",
+    5: "a source that never proposes anything",
+    6: "speculation that was disabled from the start",
+}
 
 
-def read_log(steps):
-    """Three figures of a run: tokens a step, acceptance, speed-up.
+REASONS = {
+    1: "whole drafts were right, because the next words had been read before",
+    2: "the first drafts lost time, so the source was not asked any more",
+    3: "nearly every pass carried a long draft, wrong from its first token on",
+    4: "there was never a draft, so no pass had a second row",
+    5: "few steps had a draft worth its rows, and one token in five was right",
+    6: "rejected tokens were taken out of the text again",
+    7: "the drafts made the model say something else",
+}
 
-    Parameters
-    ----------
-    steps : list of Step
-        All steps of a run, plain ones included.  Not changed.
+
+CLAIMS = {
+    1: "steps == verify + fallback + off",
+    2: "rejected == drafted - accepted",
+    3: "verify == bonus + rejected",
+    4: "committed == 1 + steps + accepted",
+}
+
+
+def read_the_log():
+    """Say what each of the LINES tells, and which CLAIMS about their fields hold.
+
+    Each line is the report of a real run.  Find its situation, and the reason why its
+    fields look as they do.  Two of the REASONS are wrong for every run.
+
+    Then judge the claims.  A claim holds if it is true in all five lines.  If not, name
+    a line in which it is false.
 
     Returns
     -------
-    dict of str to float
-        "tokens_per_step" : committed tokens, for each step.
-        "acceptance" : which part of all drafted tokens was accepted.
-        "speedup" : how many times longer plain decoding would have taken for the same
-        tokens.  A plain step costs 1.0 and commits one token.
-
-        Each is 0.0 where there is nothing to divide by.
+    dict
+        "a" to "e" : (int, int)
+            The line's number in SITUATIONS, and its number in REASONS.
+        "claims" : dict of int to str or None
+            For each number in CLAIMS: None if the claim holds, else the letter of a line
+            in which it does not.
 
     Examples
     --------
-    >>> figures = read_log([Step(0, 0, 1, 1.0), Step(4, 4, 5, 2.0)])
-    >>> figures["tokens_per_step"], figures["acceptance"], figures["speedup"]
-    (3.0, 1.0, 2.0)
+    >>> sorted(read_the_log())
+    ['a', 'b', 'c', 'claims', 'd', 'e']
     """
-    raise NotImplementedError("ch07.stats: your code here")
+    raise NotImplementedError("ch07.read_the_log: your code here")
 
 
 # %% ch07.prove - Prove a verify step (20 points, hard, section 07.6)

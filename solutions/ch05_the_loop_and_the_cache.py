@@ -1,8 +1,8 @@
 """Chapter 05 - The loop, the invariant, the rewindable cache.
 
-Every trick of part II is a change of one loop, and all of them stand on two small
-things that you build here: a cache that can forget its last rows, and a loop that keeps
-one promise, whatever goes wrong:
+Every trick of part II is a change of one loop.  All of them stand on two small things
+that you build here: a cache that can forget its last rows, and a loop that keeps one
+promise.  Whatever goes wrong,
 
     len(history) == cache.len + 1
 
@@ -39,8 +39,8 @@ class KvCacheShapeMismatch(ValueError):
 class ToyCache:
     """A KV cache reduced to what the loop sees: rows, of which the first `len` count.
 
-    Real caches reserve all their rows at the start, so rows behind `len` exist as well:
-    whatever they hold is ignored, and overwritten when the cache grows again.
+    Real caches reserve all their rows at the start, so there are rows at position `len`
+    and after it, too.  Nobody reads them, and they are overwritten when the cache grows.
     """
 
     def __init__(self, capacity):
@@ -48,7 +48,7 @@ class ToyCache:
         self.len = 0
 
     def append(self, row):
-        """Write one row behind the last and count it."""
+        """Write one row after the last and count it."""
         if self.len == len(self.rows):
             raise KvCacheOverflow(f"the cache holds {self.len} rows already")
         self.rows[self.len] = row
@@ -68,7 +68,7 @@ class ListCache:
         return len(self.rows)
 
     def append(self, row):
-        """One row more."""
+        """Write one more row."""
         self.rows.append(row)
 
     def truncate(self, keep):
@@ -91,7 +91,7 @@ class ToyModel:
         self.steps = 0
 
     def step(self, token, cache):
-        """One row in, the next token out."""
+        """Write one row, return the next token."""
         self.steps += 1
         if self.steps - 1 == self.fails_at:
             for _ in range(self.leaves):
@@ -114,8 +114,8 @@ ex = Exercise(
     section="05.2",
     hints=[
         "Nothing has to be erased: every reader looks at the first `cache.len` rows only.",
-        "It is one store into `cache.len`. What must it hold when keep is larger than the length?",
-        "min(cache.len, keep), after refusing a negative keep.",
+        "One store into `cache.len` is enough. What should it hold when keep is larger than the length?",
+        "Refuse a negative keep first. Then the new length is the smaller of cache.len and keep.",
     ],
 )
 
@@ -153,7 +153,7 @@ def truncate(cache, keep):
     cache.len = min(cache.len, keep)
 
 
-@ex.wrong("A rewind must never make a cache longer: rows behind the length are leftovers, and they would count again.")
+@ex.wrong("A rewind must never make a cache longer: the rows after `len` are leftovers, and they would count again.")
 def can_grow(cache, keep):
     if keep < 0:
         raise ValueError("keep")
@@ -174,8 +174,8 @@ def keep_as_index(cache, keep):
     cache.len = max(0, min(cache.len, keep - 1))
 
 
-@ex.wrong("Clears or removes rows. Nobody reads rows behind the length, so this is work for nothing, and it grows with "
-          "the number of rows; removing them also takes capacity away.")
+@ex.wrong("Clears or removes rows. Nobody reads the rows after `len`, so this work is for nothing, and it grows with "
+          "the number of rows. Removing them also takes capacity away.")
 def erases_rows(cache, keep):
     if keep < 0:
         raise ValueError("keep")
@@ -188,6 +188,15 @@ def erases_rows(cache, keep):
           "list. Refuse it before anything changes.")
 def negative_length(cache, keep):
     cache.len = min(cache.len, keep)
+
+
+@ex.wrong("Counts down, one row at a time. The contract promises the same cost for one row and for a million: a single "
+          "store into `cache.len`.")
+def counts_down(cache, keep):
+    if keep < 0:
+        raise ValueError("keep")
+    while cache.len > keep:
+        cache.len -= 1
 
 
 def filled(n, capacity):
@@ -224,11 +233,39 @@ def rows_stay(truncate, t):
     rows = cache.rows
     t.case(code)
     t.call(truncate, cache, 2, shown="truncate(cache, 2)", changes=True)
-    t.holds(cache.rows is rows, "cache.rows is another list than before")
+    t.holds(cache.rows is rows, "cache.rows is a different list than before")
     t.equal(cache.rows, [10, 11, 12, 13, None, None], "cache.rows")
     cache.append(99)
     t.story.append("cache.append(99)")
     t.equal(cache.rows[:cache.len], [10, 11, 99], "cache.rows[:cache.len]")
+
+
+class CountingCache(ToyCache):
+    """A ToyCache that counts the stores into `len`."""
+
+    stores, _len = 0, 0
+
+    @property
+    def len(self):
+        return self._len
+
+    @len.setter
+    def len(self, value):
+        self._len = value
+        self.stores += 1
+
+
+@ex.check("the cost is the same, however many rows are forgotten")
+def one_store(truncate, t):
+    for n, keep in ((3, 1), (90, 2)):
+        cache = CountingCache(100)
+        for i in range(n):
+            cache.append(i)
+        cache.stores = 0
+        t.case(f"cache = ToyCache(100), then {n} rows appended")
+        t.call(truncate, cache, keep, shown=f"truncate(cache, {keep})", changes=True)
+        t.holds(cache.stores <= 2, f"stores into cache.len {cache.stores} times, expected once")
+        t.equal(cache.len, keep, "cache.len")
 
 
 @ex.check("a negative keep is a ValueError and changes nothing")
@@ -250,9 +287,10 @@ ex = Exercise(
     section="05.3",
     hints=[
         "Which tokens are settled when an error comes? All that are in `history`. What must the cache hold then?",
-        "Each turn: step with history[-1], append what comes back to history, hand it to emit, stop at the stop token.",
-        "An error may come out of step or out of emit, and not each is an Exception: KeyboardInterrupt is not. In all "
-        "cases one and the same line makes the promise true again.",
+        "In each step: call model.step with history[-1], append what comes back to the history, hand it to emit, and "
+        "leave the loop after the stop token.",
+        "An error may come out of step or out of emit. Not every error is an Exception: KeyboardInterrupt is not. One "
+        "and the same line makes the promise true again after all of them.",
         "`except BaseException: cache.truncate(len(history) - 1); raise`. A bare `raise` passes the error on.",
     ],
 )
@@ -262,13 +300,13 @@ ex = Exercise(
 def decode(model, cache, history, max_tokens, emit, stop=None):
     """Decode up to `max_tokens` tokens; on every way out len(history) == cache.len + 1.
 
-    One turn: the last token of the history goes into the model (its row into the
-    cache).  The token that comes back is appended to the history and is settled from
-    then on.  Then it is handed to `emit`.
+    In each step the last token of the history goes into the model, and its row into the
+    cache.  The token that comes back is appended to the history: from then on it is
+    settled.  Then it is handed to `emit`.
 
     When `model.step` or `emit` raises, the error goes on to the caller.  So does
-    Ctrl-C, a KeyboardInterrupt.  Tokens in the history stay there; the cache is rewound
-    to the rows of all of them but the last.
+    Ctrl-C, which is a KeyboardInterrupt.  Tokens in the history stay there.  The cache is
+    rewound: it keeps the rows of all tokens but the last.
 
     Parameters
     ----------
@@ -283,7 +321,8 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
     emit : callable
         Called with each new token, in order.
     stop : int, optional
-        The loop ends after this token, which is settled and emitted like any other.
+        The loop ends after this token, which is settled and emitted like any other.  It
+        may be token 0; None means that there is no stop token.
 
     Returns
     -------
@@ -372,7 +411,7 @@ def misses_ctrl_c(model, cache, history, max_tokens, emit, stop=None):
     return added
 
 
-@ex.wrong("Rewinds to len(history) rows: one too many. The last token of the history has no row yet.")
+@ex.wrong("Rewinds to len(history) rows, which is one too many: the last token of the history has no row yet.")
 def rewinds_too_little(model, cache, history, max_tokens, emit, stop=None):
     if len(history) != cache.len + 1:
         raise InvalidDecodeState("state")
@@ -391,8 +430,8 @@ def rewinds_too_little(model, cache, history, max_tokens, emit, stop=None):
     return added
 
 
-@ex.wrong("Takes a settled token back when emit fails. The model has chosen it, and it may have been shown: the "
-          "history keeps it, only the cache is rewound.")
+@ex.wrong("Takes a settled token back when emit fails. The model has chosen it, and somebody may have seen it. The "
+          "history keeps it; only the cache is rewound.")
 def unsettles(model, cache, history, max_tokens, emit, stop=None):
     if len(history) != cache.len + 1:
         raise InvalidDecodeState("state")
@@ -430,7 +469,7 @@ def unchecked(model, cache, history, max_tokens, emit, stop=None):
     return added
 
 
-@ex.wrong("Feeds the whole history in every turn, although the cache holds the rows of the earlier tokens already. "
+@ex.wrong("Feeds the whole history in every step, although the cache holds the rows of the earlier tokens already. "
           "Only the last token is new.")
 def feeds_everything(model, cache, history, max_tokens, emit, stop=None):
     if len(history) != cache.len + 1:
@@ -466,6 +505,46 @@ def drops_the_stop(model, cache, history, max_tokens, emit, stop=None):
             history.append(token)
             added += 1
             emit(token)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("Hands a token to emit before it is in the history. If emit fails, somebody has seen a token that is not "
+          "settled. Append first, then emit.")
+def emits_first(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            emit(token)
+            history.append(token)
+            added += 1
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("Token 0 never stops the loop: `if stop` asks whether the stop token is different from 0, not whether there is "
+          "one. Write `token == stop`, or `stop is not None`.")
+def zero_is_none(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if stop and token == stop:
+                break
     except BaseException:
         cache.truncate(len(history) - 1)
         raise
@@ -508,9 +587,25 @@ def decodes(decode, t):
             expect_promise(t, cache, history, prompt + want)
 
 
+@ex.check("a token is in the history when it is emitted")
+def settles_first(decode, t):
+    for prompt in ([5], [1, 2]):
+        cache, history = prefilled(prompt)
+        early = []
+
+        def emit(token, history=history, early=early):
+            if history[-1] != token:
+                early.append(token)
+
+        t.case(f"history = {prompt}; the cache holds {len(prompt) - 1} rows")
+        t.call(decode, ToyModel(), cache, history, 3, emit, changes=True,
+               shown="decode(ToyModel(), cache, history, 3, emit)")
+        t.holds(not early, f"{early} went to emit while the history did not end with it yet")
+
+
 @ex.check("the loop ends after the stop token, which is settled and emitted")
 def stops(decode, t):
-    for prompt, at in (([5], 0), ([5], 1), ([1, 2], 3)):
+    for prompt, at in (([5], 0), ([5], 1), ([14], 1), ([1, 2], 3), ([22], 3)):  # [14] and [22] come to token 0
         want = plain(prompt, at + 1)
         cache, history = prefilled(prompt)
         seen = []
@@ -553,7 +648,7 @@ class InterruptedModel(ToyModel):
 def survives_ctrl_c(decode, t):
     for fails_at in (0, 2):
         cache, history = prefilled([7, 8])
-        t.case("history = [7, 8]; the cache holds 1 row", f"Ctrl-C in step number {fails_at + 1}, behind its row")
+        t.case("history = [7, 8]; the cache holds 1 row", f"Ctrl-C in step number {fails_at + 1}, after it wrote its row")
         t.raises("KeyboardInterrupt", decode, InterruptedModel(fails_at), cache, history, 8, len_of,
                  shown="decode(model, cache, history, 8, emit)")
         expect_promise(t, cache, history, [7, 8] + plain([7, 8], fails_at))
@@ -597,8 +692,8 @@ ex = Exercise(
     level="hard",
     section="05.3",
     hints=[
-        "Run each loop with pencil and paper: after every line, how long is the history, how many rows has the cache? "
-        "Do it once for a quiet run, and once for an error in each place that can raise.",
+        "Run each loop with pencil and paper. After every line, how long is the history, and how many rows has the "
+        "cache? Do it for a quiet run, and for an error in each place that can raise.",
         "One loop is wrong even in a quiet run. The other two need a failure: one in the model, one in emit.",
         "In loop_a look at the number in truncate. In loop_b ask when the token is settled. In loop_c count rows after "
         "the last token.",
@@ -606,8 +701,8 @@ ex = Exercise(
 )
 
 FAULTS = given({
-    1: "forwards the last token too: as many rows in the cache as tokens in history",
-    2: "forwards a token a second time, although its row is in the cache",
+    1: "computes the row of the last token too: as many rows in the cache as tokens",
+    2: "computes the row of a token twice, although it is in the cache already",
     3: "rewinds to one row too many",
     4: "rewinds to one row too few",
     5: "settles a token after emit: an error there loses a token that was seen",
@@ -707,8 +802,8 @@ def hides():
     return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (6, {**quiet, "emit_fails_at": 0}), "c": (1, quiet)}
 
 
-@ex.wrong("loop_c's last step forwards a token for the first time: its row is not in the cache yet. That is the "
-          "trouble: afterwards there are as many rows as tokens.")
+@ex.wrong("The last step of loop_c computes the row of a token for the first time: it was not in the cache before. That "
+          "is the trouble: afterwards there are as many rows as tokens.")
 def twice():
     quiet = {"max_tokens": 1, "model_fails_at": None, "emit_fails_at": None}
     return {"a": (3, {**quiet, "model_fails_at": 0}), "b": (5, {**quiet, "emit_fails_at": 0}), "c": (2, quiet)}
@@ -778,12 +873,12 @@ ex = Exercise(
     level="medium",
     section="05.4",
     hints=[
-        "Every layer of one step writes at the same place: behind `len`. Only `advance`, once a step, moves `len`.",
-        "`append`: check first, write then. k.shape and v.shape must both be (m, dim) with the same m; "
-        "len + m must not pass the capacity. An error leaves the arrays as they were.",
+        "All layers of one step write at the same positions, from `len` on. Only `advance` moves `len`, once per step.",
+        "In `append`, check first and write then. k.shape and v.shape must both be (m, dim) with the same m. len + m "
+        "must not pass the capacity. An error leaves the arrays as they were.",
         "`self.k[layer, self.len:self.len + m] = k` rounds to float16 by itself; `read` slices `[:self.len]` and "
         "turns it into float32 with `.astype(np.float32)`.",
-        "`advance` and `truncate` are two lines each: a check that raises, and one store into `self.len`.",
+        "`advance` and `truncate` are a check that raises, and one store into `self.len` each.",
     ],
 )
 
@@ -793,13 +888,13 @@ class RowCache:
     """K and V rows of several layers, kept in half precision (float16).
 
     One step of a model appends m rows to every layer, then advances once: the rows of
-    all layers stand at the same positions.  `read` returns what is left after rounding
-    to float16, so that a row is the same whether it was just written or long ago.
+    all layers stand at the same positions.  `read` returns the rows as float16 keeps
+    them, so a row is the same whether it was written just now or long ago.
 
     Parameters
     ----------
     layers, capacity, dim : int
-        Number of layers, of positions, and of values a row.
+        Number of layers, number of positions, and values per row.
 
     Attributes
     ----------
@@ -865,22 +960,22 @@ class RowCache:
         return self.k[layer, :self.len].astype(np.float32), self.v[layer, :self.len].astype(np.float32)
 
 
-@ex.wrong("`append` moves `len`: the second layer of the same step then lands behind the first. "
-          "Only `advance` moves it, once a step.")
+@ex.wrong("`append` moves `len`: the second layer of the same step then lands after the first. "
+          "Only `advance` moves it, once per step.")
 class AppendAdvances(RowCache):
     def append(self, layer, k, v):
         super().append(layer, k, v)
         self.len += k.shape[0]
 
 
-@ex.wrong("`read` hands back rows behind `len`: leftovers of a rewind, or zeros that were never written.")
+@ex.wrong("`read` also returns the rows after `len`: leftovers of a rewind, or zeros that nobody wrote.")
 class ReadsEverything(RowCache):
     def read(self, layer):
         return self.k[layer].astype(np.float32), self.v[layer].astype(np.float32)
 
 
-@ex.wrong("Rows are kept in float32. The cache then takes twice the memory, and a row read back later differs from "
-          "what a float16 cache gives: everything goes through float16.")
+@ex.wrong("Rows are kept in float32. The cache then takes twice the memory, and its rows differ from those of a float16 "
+          "cache. Every row goes through float16.")
 class KeepsFloat32(RowCache):
     def __init__(self, layers, capacity, dim):
         self.k = np.zeros((layers, capacity, dim), np.float32)
@@ -888,7 +983,7 @@ class KeepsFloat32(RowCache):
         self.len = 0
 
 
-@ex.wrong("Only the first of the m rows is written. Decode appends one row a step, but a prompt appends many at once.")
+@ex.wrong("Only the first of the m rows is written. A decode step appends one row, but a prompt appends many at once.")
 class OneRowAtATime(RowCache):
     def append(self, layer, k, v):
         layers, capacity, dim = self.k.shape
@@ -909,8 +1004,8 @@ class LastRowUnused(RowCache):
         super().append(layer, k, v)
 
 
-@ex.wrong("Shapes are not checked, and NumPy stretches a single row over all m positions without a word "
-          "(broadcasting). Check k and v yourself.")
+@ex.wrong("Shapes are not checked. NumPy copies a single row to all m positions without a word (broadcasting). Check k "
+          "and v yourself.")
 class Broadcasts(RowCache):
     def append(self, layer, k, v):
         end = self.len + max(len(k), len(v))
@@ -920,8 +1015,8 @@ class Broadcasts(RowCache):
         self.v[layer, self.len:end] = v
 
 
-@ex.wrong("K is written before V was looked at: when V does not fit, half of a row is already in the cache. "
-          "Check everything first, write then.")
+@ex.wrong("Writes K before it looks at V. When V does not fit, half of a row is in the cache already. Check everything "
+          "first, then write.")
 class WritesThenChecks(RowCache):
     def append(self, layer, k, v):
         end = self.len + k.shape[0]

@@ -1,13 +1,16 @@
 """Chapter 06 - Many streams, one weight pass.
 
 A decode step reads every weight of the model, and uses it once.  A step for eight
-streams can read it once as well, and use it eight times: one pass, a row of each stream.
-What you build here is the loop that does this, what keeps a failure in its own stream,
-and the two small formulas that say what it is worth.
+streams can read each weight once as well, and use it eight times: one pass, with one row
+of each stream.  Here you build the loop that does this, keep a failure in its own stream,
+predict what a batch is worth, and let a new stream join.
 
-The toy model below has the face of the real one: `forward_rows` takes (cache, tokens,
-want) of several streams and gives logits for each.  So a loop that drives the toy drives
-the real model, too.
+The toy model below is called like the real one: `forward_rows` takes (cache, tokens,
+want) for each of several streams, and returns the logits of each.  So a loop that drives
+the toy drives the real model, too.
+
+A stream does by itself what it did alone in chapter 05: `stream.take(logits)` chooses a
+token, settles it, and hands it out.  The exercises are about what is new.
 """
 
 import contextlib
@@ -19,12 +22,12 @@ from course.exercises import Exercise, given
 
 @given
 class EmptyInput(ValueError):
-    """A pass without a row."""
+    """A pass has no row."""
 
 
 @given
 class DuplicateCache(ValueError):
-    """One cache appears twice in a pass; every stream needs its own."""
+    """One cache appears twice in one pass; every stream needs its own."""
 
 
 @given
@@ -42,7 +45,7 @@ class ToyCache:
         self.len = 0
 
     def append(self, row):
-        """Write one row behind the last and count it."""
+        """Write one row after the last and count it."""
         if self.len == self.capacity:
             raise KvCacheOverflow(f"the cache holds {self.len} rows already")
         self.rows[self.len] = row
@@ -57,9 +60,9 @@ class ToyCache:
 class ToyModel:
     """A pretend model: logits depend on every row of a stream, and on nothing else.
 
-    `passes` notes the rows of each pass, a number for each stream in it: one entry a
-    pass, and a pass is one reading of the weights.  `fails_at=n` lets the n-th pass
-    (from 0) raise an OSError.
+    `passes` has one entry per pass: how many rows each stream had in it.  Every pass
+    stands for one reading of the weights.  With `fails_at=n` the n-th pass (from 0)
+    raises an OSError.
     """
 
     vocab = 97
@@ -71,9 +74,10 @@ class ToyModel:
     def forward_rows(self, requests):
         """Run the next tokens of several streams together.
 
-        `requests` is a list of (cache, tokens, want), want "all", "last" or "none": of
-        which rows to return the logits.  Returns one array [rows wanted, vocab] each.
-        Everything is checked first; a pass that fails has written no row.
+        `requests` is a list of (cache, tokens, want).  `want` is "all", "last" or "none":
+        the rows of which the logits are returned.  For each request, the result has an
+        array [rows wanted, vocab].  Everything is checked first; a pass that fails has
+        written no row.
         """
         if not requests:
             raise EmptyInput("a pass needs at least one stream")
@@ -81,7 +85,7 @@ class ToyModel:
             raise DuplicateCache("one cache appears twice in the pass; every stream needs its own")
         for cache, tokens, _ in requests:
             if cache.len + len(tokens) > cache.capacity:
-                raise KvCacheOverflow(f"{len(tokens)} rows more do not fit behind {cache.len}")
+                raise KvCacheOverflow(f"{len(tokens)} more rows do not fit after {cache.len}")
         if len(self.passes) == self.fails_at:
             self.fails_at = None
             raise OSError("the machine coughed")
@@ -97,7 +101,7 @@ class ToyModel:
         return out
 
     def logits(self, rows):
-        """Three tokens that are likely, one more than the other."""
+        """Three likely tokens, the first of them the likeliest."""
         seen = 0
         for row in rows:
             seen = (31 * seen + row + 7) % 1009
@@ -120,15 +124,15 @@ class Stream:
     Attributes
     ----------
     cache, history
-        Its own, in step: len(history) == cache.len + 1 (chapter 05).
+        Its own.  They keep the promise of chapter 05: len(history) == cache.len + 1.
     max_tokens, stop
-        It ends after so many new tokens, or after the token `stop`, if there is one.
+        It ends after this many new tokens, or after the token `stop`, if there is one.
     choose
-        Its sampler: logits [vocab] in, a token out.  Called once a token.
+        Its sampler: takes logits [vocab], returns a token.  Called once per token.
     emit
         Called with each new token.
     ended : bool
-        It takes part in no pass any more.
+        Once it is True, the stream takes part in no further pass.
     error : Exception or None
         What ended it, if something went wrong.
     """
@@ -149,10 +153,21 @@ class Stream:
         """How many new tokens there are."""
         return len(self.history) - self.prompt
 
+    def take(self, logits):
+        """Choose a token from a row of logits, append it to the history, hand it to emit.
+
+        Sets `ended` when it was the last one.  `choose` and `emit` may raise.
+        """
+        token = self.choose(logits)
+        self.history.append(token)
+        if token == self.stop or self.added >= self.max_tokens:
+            self.ended = True
+        self.emit(token)
+
 
 @given
 def open_stream(prompt, max_tokens, rows=None, capacity=64, **options):
-    """A stream with `rows` of its prompt in the cache: all but the last token's, if not said otherwise."""
+    """A stream whose cache holds the first `rows` rows of its prompt; by default, all but the last one."""
     cache = ToyCache(capacity)
     for token in prompt[:len(prompt) - 1 if rows is None else rows]:
         cache.append(token)
@@ -162,191 +177,36 @@ def open_stream(prompt, max_tokens, rows=None, capacity=64, **options):
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
-    "ch06.throughput",
-    title="What a batch is worth",
-    points=5,
-    level="easy",
-    section="06.2",
-    hints=[
-        "A pass with a row of each of n streams gives n tokens. How many passes of one row give as many?",
-        "rate = n / t(n). One after another, the same n tokens take n * t(1): gain = n * t(1) / t(n).",
-        "For n between two measured numbers: interpolate t, the time, on the straight line between the neighbours. "
-        "np.interp(n, xs, ts) does it if xs is sorted; outside of xs it says nothing useful, so raise there.",
-    ],
-)
-
-
-@ex.solution
-def throughput(seconds, n):
-    """Tokens a second of n streams in one pass each step, and the gain over one after another.
-
-    Parameters
-    ----------
-    seconds : dict of int to float
-        Measured: rows in a pass to the seconds that the pass takes.  Holds 1; in no
-        particular order.  Between two neighbours that were measured, the time is
-        taken to be on the straight line from one to the other.
-    n : int
-        How many streams.
-
-    Returns
-    -------
-    (float, float)
-        Tokens a second of all streams together; and how many times faster that is than
-        running the same streams one after another, each in passes of one row.
-
-    Raises
-    ------
-    ValueError
-        When n is below 1 or above the largest measured number of rows.
-
-    Examples
-    --------
-    >>> throughput({1: 0.004, 4: 0.008}, 4)
-    (500.0, 2.0)
-    """
-    rows = sorted(seconds)
-    if not 1 <= n <= rows[-1]:
-        raise ValueError(f"n must be 1 to {rows[-1]}, which was measured, got {n}")
-    took = float(np.interp(n, rows, [seconds[r] for r in rows]))
-    return n / took, n * seconds[1] / took
-
-
-@ex.wrong("Counts passes, not tokens: a pass with n rows gives n tokens.")
-def counts_passes(seconds, n):
-    rows = sorted(seconds)
-    if not 1 <= n <= rows[-1]:
-        raise ValueError("n")
-    took = float(np.interp(n, rows, [seconds[r] for r in rows]))
-    return 1 / took, n * seconds[1] / took
-
-
-@ex.wrong("n tokens a pass is not n times as fast: a pass with n rows takes longer than one with a single row. "
-          "Divide by what it costs.")
-def tokens_are_the_gain(seconds, n):
-    rows = sorted(seconds)
-    if not 1 <= n <= rows[-1]:
-        raise ValueError("n")
-    took = float(np.interp(n, rows, [seconds[r] for r in rows]))
-    return n / took, float(n)
-
-
-@ex.wrong("Compares the pass with a single plain pass. One after another, each of the n streams pays for a pass of its "
-          "own: n passes.")
-def forgets_the_plain_passes(seconds, n):
-    rows = sorted(seconds)
-    if not 1 <= n <= rows[-1]:
-        raise ValueError("n")
-    took = float(np.interp(n, rows, [seconds[r] for r in rows]))
-    return n / took, seconds[1] / took
-
-
-@ex.wrong("Takes the time of the nearest measured number of rows. Between two measured points the time grows: take it "
-          "from the straight line between them.")
-def nearest(seconds, n):
-    if not 1 <= n <= max(seconds):
-        raise ValueError("n")
-    took = seconds[min(seconds, key=lambda r: (abs(r - n), r))]
-    return n / took, n * seconds[1] / took
-
-
-@ex.wrong("Interpolates the gain. What lies on a straight line between two measurements is the time; the gain is "
-          "worked out from it afterwards.")
-def interpolates_the_gain(seconds, n):
-    rows = sorted(seconds)
-    if not 1 <= n <= rows[-1]:
-        raise ValueError("n")
-    gain = float(np.interp(n, rows, [r * seconds[1] / seconds[r] for r in rows]))
-    return gain / seconds[1], gain
-
-
-@ex.wrong("Beyond the last measured number of rows, np.interp goes on with the last time: as if further rows were "
-          "free. Nobody has measured that: raise a ValueError.")
-def free_rows(seconds, n):
-    rows = sorted(seconds)
-    took = float(np.interp(n, rows, [seconds[r] for r in rows]))
-    return n / took, n * seconds[1] / took
-
-
-@ex.wrong("np.interp expects its points in growing order and does not look whether they are; the dict may hold them in "
-          "any order.")
-def unsorted(seconds, n):
-    if not 1 <= n <= max(seconds):
-        raise ValueError("n")
-    took = float(np.interp(n, list(seconds), list(seconds.values())))
-    return n / took, n * seconds[1] / took
-
-
-def two_numbers(t, throughput, seconds, n, rate, gain):
-    """Call, and compare both numbers."""
-    t.case()
-    got = t.call(throughput, seconds, n)
-    t.holds(got is not None, "the result is None, expected (tokens a second, gain)" + t.printed_instead())
-    t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (tokens a second, gain)")
-    t.close(got[0], rate, "tokens a second", rtol=1e-9)
-    t.close(got[1], gain, "the gain", rtol=1e-9)
-
-
-@ex.check("numbers of streams that were measured")
-def measured(throughput, t):
-    two_numbers(t, throughput, {1: 0.5}, 1, 2.0, 1.0)
-    two_numbers(t, throughput, {1: 0.5, 2: 0.5}, 2, 4.0, 2.0)
-    two_numbers(t, throughput, {1: 0.25, 3: 0.5}, 3, 6.0, 1.5)
-    two_numbers(t, throughput, {1: 0.25, 2: 0.25, 8: 1.0}, 8, 8.0, 2.0)
-    two_numbers(t, throughput, {1: 0.25, 4: 1.0}, 4, 4.0, 1.0)
-
-
-@ex.check("numbers in between: the time lies on a straight line")
-def between(throughput, t):
-    two_numbers(t, throughput, {1: 1.0, 3: 2.0}, 2, 2 / 1.5, 2 / 1.5)
-    two_numbers(t, throughput, {1: 0.5, 2: 0.5, 6: 1.5}, 3, 3 / 0.75, 1.5 / 0.75)
-    two_numbers(t, throughput, {4: 1.0, 1: 0.25, 2: 0.5}, 3, 4.0, 1.0)
-
-
-@ex.check("what was not measured is a ValueError")
-def outside(throughput, t):
-    for seconds, n in (({1: 0.5}, 2), ({1: 0.5}, 0), ({1: 0.5, 8: 1.0}, 9)):
-        t.case()
-        t.raises("ValueError", throughput, seconds, n)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-
-ex = Exercise(
     "ch06.lockstep",
-    title="Many streams, one pass a step",
-    points=15,
+    title="Many streams, one pass per step",
+    points=10,
     level="medium",
     section="06.3",
     hints=[
-        "One step: which streams go on? One request for each of them, one call of forward_rows for all of them, then "
+        "In each step: which streams go on? Make one request for each of them and one call of forward_rows for all. Then "
         "each stream gets its own row.",
-        "The logits come back in the order of the requests. Keep the list of streams that you made the requests from, "
+        "The logits come back in the order of the requests. Keep the list of streams from which you made the requests, "
         "and zip it with the logits.",
-        "For each stream and its logits: token = stream.choose(logits[-1]); append it to the history; see whether the "
-        "stream has ended; hand the token to stream.emit, now and not at the end.",
-        "while live := [s for s in streams if not s.ended]: the request of a stream is (s.cache, [s.history[-1]], "
-        "\"all\").",
+        "Who takes part changes with every step: make a new list of live streams each time. The request of a stream "
+        "is (stream.cache, [stream.history[-1]], \"all\"), and stream.take(logits[-1]) does the rest.",
     ],
 )
 
 
 @ex.solution
 def lockstep(model, streams):
-    """Decode several streams together, one pass a step, until all have ended.
+    """Decode several streams together, one pass per step, until all have ended.
 
-    Each step is one call of `model.forward_rows`, with one row, the newest token, of
-    each stream that has not ended.  From its own logits each stream chooses a token
-    with its own `choose`.  The token is appended to its history and handed to its
-    `emit` in the same step.  A stream has ended after `max_tokens` new tokens, or after
-    the token `stop`, which is settled and emitted like any other: then set its `ended`.
-    It takes part in no further pass.
+    Each step is one call of `model.forward_rows`.  Every stream that has not ended has
+    one row in it: that of its newest token.  Then each of them takes its own logits,
+    in the same step, with `stream.take`, which sets `stream.ended` after the last token.
+    A stream that has ended takes part in no further pass.
 
     Parameters
     ----------
     model : ToyModel, or anything with its `forward_rows`
     streams : list of Stream
-        Each with a cache of its own, and len(history) == cache.len + 1.  Some may have
+        Each has a cache of its own, and len(history) == cache.len + 1.  Some may have
         ended already.  The list itself is not changed.
 
     Returns
@@ -367,59 +227,36 @@ def lockstep(model, streams):
         out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
         passes += 1
         for stream, logits in zip(live, out):
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
     return passes
 
 
-@ex.wrong("All rows go into the cache of the first stream. A row looks back at the rows of its own stream: each "
-          "request takes the cache of its stream.")
+@ex.wrong("All rows go into the cache of the first stream. A row must look back at the rows of its own stream, so each "
+          "request names the cache of its stream.")
 def one_cache(model, streams):
     passes = 0
     while live := [stream for stream in streams if not stream.ended]:
         out = model.forward_rows([(streams[0].cache, [stream.history[-1]], "all") for stream in live])
         passes += 1
         for stream, logits in zip(live, out):
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
     return passes
 
 
-@ex.wrong("A pass for each stream: every stream reads all the weights again. Put the rows of all streams into one call "
-          "of forward_rows; that is the whole point.")
+@ex.wrong("Runs a pass for each stream, so every stream reads all the weights again. Put the rows of all streams into one "
+          "call of forward_rows: that is what the batch is for.")
 def a_pass_each(model, streams):
     passes = 0
     while live := [stream for stream in streams if not stream.ended]:
         for stream in live:
             logits = model.forward_rows([(stream.cache, [stream.history[-1]], "all")])[0]
             passes += 1
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
     return passes
 
 
-@ex.wrong("A stream that said its stop token goes on talking. It ends after `stop` too, not only after max_tokens.")
-def talks_on(model, streams):
-    passes = 0
-    while live := [stream for stream in streams if not stream.ended]:
-        out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
-        passes += 1
-        for stream, logits in zip(live, out):
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = stream.added == stream.max_tokens
-            stream.emit(token)
-    return passes
-
-
-@ex.wrong("The logits are in the order of the requests, of the streams that went on. Zipped with the list of all "
-          "streams, they reach the wrong ones as soon as one has ended.")
+@ex.wrong("Zips the logits with the list of all streams. They come in the order of the requests, so as soon as one stream "
+          "has ended, they reach the wrong ones.")
 def mixed_up(model, streams):
     passes = 0
     while live := [stream for stream in streams if not stream.ended]:
@@ -433,8 +270,8 @@ def mixed_up(model, streams):
     return passes
 
 
-@ex.wrong("Waits for the slowest stream before anything is handed out. A token goes to emit in the step that made it: "
-          "somebody is reading along.")
+@ex.wrong("Hands nothing out before the slowest stream is done. Somebody is reading along: a token goes to emit in the "
+          "step that made it.")
 def waits_for_the_slowest(model, streams):
     passes = 0
     while live := [stream for stream in streams if not stream.ended]:
@@ -450,8 +287,8 @@ def waits_for_the_slowest(model, streams):
     return passes
 
 
-@ex.wrong("A stream that has ended keeps its row in every pass until the slowest is done, and its tokens are thrown "
-          "away. The row is paid for all the same, and the cache grows: leave the stream out.")
+@ex.wrong("A stream that has ended keeps a row in every pass until the slowest one is done. The row costs time, and the "
+          "cache grows, although nobody wants the token. Leave the stream out.")
 def padding(model, streams):
     passes = 0
     going = [stream for stream in streams if not stream.ended]
@@ -467,23 +304,8 @@ def padding(model, streams):
     return passes
 
 
-@ex.wrong("All streams choose with the sampler of the first one. A sampler is the state of one stream (its random "
-          "draws, its penalties): each chooses with its own.")
-def one_sampler(model, streams):
-    passes = 0
-    while live := [stream for stream in streams if not stream.ended]:
-        out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
-        passes += 1
-        for stream, logits in zip(live, out):
-            token = streams[0].choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
-    return passes
-
-
-@ex.wrong("Takes streams out of a list while a `for` runs over it: the one behind moves up and is skipped, although "
-          "its row has been computed. Make a new list at each step.")
+@ex.wrong("Removes streams from a list while a `for` runs over it. The next one moves up and is skipped, although its row "
+          "has been computed. Make a new list in each step.")
 def removes_while_looping(model, streams):
     passes = 0
     live = [stream for stream in streams if not stream.ended]
@@ -491,12 +313,23 @@ def removes_while_looping(model, streams):
         out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
         passes += 1
         for stream, logits in zip(live, out):
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
             if stream.ended:
                 live.remove(stream)
+    return passes
+
+
+@ex.wrong("Chooses the most likely token for every stream. A stream has a sampler of its own (its random numbers, its "
+          "penalties): let stream.take choose.")
+def always_greedy(model, streams):
+    passes = 0
+    while live := [stream for stream in streams if not stream.ended]:
+        out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
+        passes += 1
+        for stream, logits in zip(live, out):
+            stream.history.append(greedy(logits[-1]))
+            stream.ended = stream.history[-1] == stream.stop or stream.added == stream.max_tokens
+            stream.emit(stream.history[-1])
     return passes
 
 
@@ -514,7 +347,7 @@ CASES = [
 
 
 def token_at(prompt, step):
-    """The token that a stream says at a step (from 1), alone."""
+    """The token that a stream says alone, in a step (from 1)."""
     return said_alone(prompt, step)[-1]
 
 
@@ -547,7 +380,7 @@ def call_lockstep(lockstep, t, model, streams):
     got = t.call(lockstep, model, streams, changes=True,
                  shown=f"lockstep(model, [{', '.join(NAMES[:len(streams)])}])")
     t.holds(len(streams) == len(before) and all(a is b for a, b in zip(streams, before)),
-            "the list of streams is not what it was: make a list of your own")
+            "the list of streams was changed: make a list of your own")
     return got
 
 
@@ -562,7 +395,7 @@ def same_as_alone(lockstep, t):
             t.holds(stream.ended, f"{name} has said everything, but {name}.ended is not set")
 
 
-@ex.check("one pass a step, with the rows of those streams that go on")
+@ex.check("one pass per step, with the rows of those streams that go on")
 def passes(lockstep, t):
     for specs in CASES:
         streams, model = streams_of(t, specs), ToyModel()
@@ -600,10 +433,10 @@ def in_time(lockstep, t):
                 t.holds(step == due, f"{name}.emit got token {token} after pass {step}, but pass {due} made it")
 
 
-@ex.check("every stream chooses with its own sampler, once a token")
+@ex.check("every stream chooses with its own sampler, once per token")
 def own_sampler(lockstep, t):
     def sampler(name):
-        """Takes the best, second or third token in turn; each stream begins elsewhere."""
+        """Takes the best, second or third token in turn; every stream begins with a different one."""
         state = [NAMES.index(name)]
 
         def choose(logits):
@@ -627,17 +460,17 @@ def own_sampler(lockstep, t):
 ex = Exercise(
     "ch06.isolate",
     title="A failure stays in its stream",
-    points=20,
+    points=15,
     level="hard",
     section="06.4",
     hints=[
-        "Three places can fail, and they mean different things: before the pass (a full cache) and after it (choose, "
-        "emit) one stream is concerned; in the pass, all are. Only the middle one goes on to the caller.",
-        "A `try` around what one stream does after the pass, not around the loop over the streams. `except Exception`: "
-        "Ctrl-C is nobody's failure.",
-        "The pass has written a row for every stream in it. Whoever got no token has a row too many. One line puts "
-        "right each of them: cache.truncate(len(history) - 1).",
-        "Do that line for all streams of the pass in a `finally`: it also runs when Ctrl-C breaks off the loop, and it "
+        "Three places can fail. Before the pass (a full cache) and after it (`take`), the failure belongs to one stream. "
+        "In the pass, it belongs to all of them, and only that error goes on to the caller.",
+        "Put a `try` around what one stream does after the pass, not around the loop over the streams. Catch Exception, "
+        "since Ctrl-C is nobody's failure.",
+        "The pass has written a row for every stream in it. A stream that got no token has a row too many. One line "
+        "repairs each of them: cache.truncate(len(history) - 1).",
+        "Run that line for all streams of the pass in a `finally`. It also runs when Ctrl-C breaks off the loop, and it "
         "changes nothing where all went well.",
     ],
 )
@@ -647,20 +480,21 @@ ex = Exercise(
 def step(model, streams):
     """One step of a batch, in which a failure stays in its stream.
 
-    A step is that of `lockstep`: one pass with one row of each stream that has not ended;
-    each chooses a token, which is appended and emitted; a stream may end with it.
+    A step is that of `lockstep`: one pass with one row of each stream that has not ended,
+    then each of them takes its logits.
 
-    A stream whose `choose` or `emit` raises an Exception has ended, with the exception as
-    its `error`; the others do not notice.  So has a stream whose cache is full: it does
-    not enter the pass at all, and its error is a KvCacheOverflow.  A token that was
-    appended before emit failed stays in the history.
+    Before the pass, a stream whose cache is full ends, with a KvCacheOverflow as its
+    `error`.  It has no row in the pass.
 
-    An error of the pass itself belongs to no stream.  It goes on to the caller, and no
-    stream has changed; the same step may be tried again.  What is no Exception, such as
-    Ctrl-C (KeyboardInterrupt) in an emit, goes on to the caller as well, and is no
-    stream's error.
+    An error of the pass itself belongs to no stream.  It goes on to the caller.  The
+    streams that took part have not changed, and the same step may be tried again.
 
-    Afterwards len(history) == cache.len + 1 for every stream, whatever happened.
+    After the pass, a stream whose `take` raises an Exception has ended, with the exception
+    as its `error`; the others do not notice.  A token that was appended before emit failed
+    stays in the history.  An error that is no Exception, such as Ctrl-C
+    (KeyboardInterrupt), is no stream's error: it goes on to the caller.
+
+    Whatever happened, len(history) == cache.len + 1 for every stream afterwards.
 
     Parameters
     ----------
@@ -670,7 +504,8 @@ def step(model, streams):
     Returns
     -------
     int
-        How many rows the pass had; 0 when no stream goes on, and then there was none.
+        How many rows the pass had.  When no stream goes on, there is no pass, and the
+        result is 0.
 
     Examples
     --------
@@ -693,10 +528,7 @@ def step(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -705,7 +537,7 @@ def step(model, streams):
     return len(live)
 
 
-@ex.wrong("A stream that has ended gets a KvCacheOverflow, because its last token filled the cache. Ask first whether it "
+@ex.wrong("A stream that has ended gets a KvCacheOverflow because its last token filled the cache. Ask first whether it "
           "goes on at all.")
 def full_although_ended(model, streams):
     live = []
@@ -720,10 +552,7 @@ def full_although_ended(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -732,32 +561,7 @@ def full_although_ended(model, streams):
     return len(live)
 
 
-@ex.wrong("The stop token does not end a stream: only max_tokens is looked at.")
-def never_stops(model, streams):
-    live = []
-    for stream in streams:
-        if not stream.ended and stream.cache.len == stream.cache.capacity:
-            stream.error, stream.ended = KvCacheOverflow("full"), True
-        elif not stream.ended:
-            live.append(stream)
-    if not live:
-        return 0
-    out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
-    try:
-        for stream, logits in zip(live, out):
-            try:
-                stream.history.append(stream.choose(logits[-1]))
-                stream.ended = stream.added == stream.max_tokens
-                stream.emit(stream.history[-1])
-            except Exception as error:
-                stream.error, stream.ended = error, True
-    finally:
-        for stream in live:
-            stream.cache.truncate(len(stream.history) - 1)
-    return len(live)
-
-
-@ex.wrong("The failure of one stream ends the step for those behind it, and reaches the caller. Catch it where it "
+@ex.wrong("The failure of one stream ends the step for the streams after it, and reaches the caller. Catch it where it "
           "happens: around what one stream does.")
 def stops_all(model, streams):
     live = []
@@ -772,10 +576,7 @@ def stops_all(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
                 raise
@@ -785,7 +586,7 @@ def stops_all(model, streams):
     return len(live)
 
 
-@ex.wrong("The error is swallowed: the stream ends as if all were well, and nobody learns why. Keep the exception in "
+@ex.wrong("The error is lost: the stream ends as if all were well, and nobody learns why. Keep the exception in "
           "stream.error.")
 def swallows(model, streams):
     live = []
@@ -800,10 +601,7 @@ def swallows(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception:
                 stream.ended = True
     finally:
@@ -826,17 +624,14 @@ def no_rewind(model, streams):
     out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
     for stream, logits in zip(live, out):
         try:
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
         except Exception as error:
             stream.error, stream.ended = error, True
     return len(live)
 
 
-@ex.wrong("Rewinds the failing stream only. When Ctrl-C breaks off the loop, the streams that were not reached have a "
-          "row without a token as well: put all of them right, in a `finally`.")
+@ex.wrong("Rewinds the failing stream only. When Ctrl-C breaks off the loop, the streams that it did not reach have a row "
+          "without a token as well. Rewind all of them, in a `finally`.")
 def rewinds_one(model, streams):
     live = []
     for stream in streams:
@@ -849,10 +644,7 @@ def rewinds_one(model, streams):
     out = model.forward_rows([(stream.cache, [stream.history[-1]], "all") for stream in live])
     for stream, logits in zip(live, out):
         try:
-            token = stream.choose(logits[-1])
-            stream.history.append(token)
-            stream.ended = token == stream.stop or stream.added == stream.max_tokens
-            stream.emit(token)
+            stream.take(logits[-1])
         except Exception as error:
             stream.error, stream.ended = error, True
             stream.cache.truncate(len(stream.history) - 1)
@@ -875,10 +667,7 @@ def takes_back(model, streams):
         for stream, logits in zip(live, out):
             before = len(stream.history)
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
                 del stream.history[before:]
@@ -888,7 +677,7 @@ def takes_back(model, streams):
     return len(live)
 
 
-@ex.wrong("The failed stream is not ended: it takes part in the next pass again. Set `ended` besides `error`.")
+@ex.wrong("The failed stream has not ended: it takes part in the next pass again. Set `ended` as well as `error`.")
 def stays_in(model, streams):
     live = []
     for stream in streams:
@@ -902,10 +691,7 @@ def stays_in(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error = error
     finally:
@@ -914,8 +700,8 @@ def stays_in(model, streams):
     return len(live)
 
 
-@ex.wrong("A stream with a full cache goes into the pass, and the pass is refused for all of them. Look at cache.len "
-          "and cache.capacity before.")
+@ex.wrong("A stream with a full cache goes into the pass, and the pass is refused for all of them. Compare cache.len with "
+          "cache.capacity before the pass.")
 def full_for_all(model, streams):
     live = [stream for stream in streams if not stream.ended]
     if not live:
@@ -924,10 +710,7 @@ def full_for_all(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -936,8 +719,8 @@ def full_for_all(model, streams):
     return len(live)
 
 
-@ex.wrong("An error of the shared pass is taken for a failure of the streams, and ends them all. It belongs to none of "
-          "them: let it go on to the caller, who may try again.")
+@ex.wrong("An error of the shared pass ends all streams. It belongs to none of them: let it go on to the caller, who may "
+          "try again.")
 def blames_the_streams(model, streams):
     live = []
     for stream in streams:
@@ -956,10 +739,7 @@ def blames_the_streams(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except Exception as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -968,7 +748,7 @@ def blames_the_streams(model, streams):
     return len(live)
 
 
-@ex.wrong("Ctrl-C becomes the error of a stream, and the batch goes on. Somebody wants to stop everything: catch "
+@ex.wrong("Ctrl-C becomes the error of a stream, and the batch goes on. But somebody wants to stop everything: catch "
           "Exception, not BaseException.")
 def swallows_ctrl_c(model, streams):
     live = []
@@ -983,10 +763,7 @@ def swallows_ctrl_c(model, streams):
     try:
         for stream, logits in zip(live, out):
             try:
-                token = stream.choose(logits[-1])
-                stream.history.append(token)
-                stream.ended = token == stream.stop or stream.added == stream.max_tokens
-                stream.emit(token)
+                stream.take(logits[-1])
             except BaseException as error:
                 stream.error, stream.ended = error, True
     finally:
@@ -1153,7 +930,7 @@ ex = Exercise(
     hints=[
         "Write down which streams take part in the first pass, in the second, and so on. How many rows has each pass?",
         "A stream of n tokens takes part in passes 1 to n. Pass i has as many rows as there are lengths of i or more. "
-        "One after another, every token costs a pass of one row.",
+        "One after another, every token costs a pass with one row.",
         "together = sum(seconds(rows of pass i)) over all passes; alone = sum(lengths) * seconds(1); the gain is "
         "alone / together.",
     ],
@@ -1161,23 +938,24 @@ ex = Exercise(
 
 
 @ex.solution
-def predict(seconds, lengths):
-    """How many times faster some replies are together than one after another.
+def gain(seconds, lengths):
+    """How many times faster several replies are together than one after another.
 
-    Together: lockstep, one pass a step, with a row of each stream that still goes on.
-    One after another: every token has a pass of one row.  Nothing but passes takes time.
+    Together they run in lockstep: each pass has one row of every stream that still goes
+    on.  One after another, every token has a pass with one row.  Nothing but the passes
+    takes time.  For N replies of one length, the result is N / C(N).
 
     Parameters
     ----------
     seconds : callable
-        seconds(rows): the time of a pass with so many rows, for rows of 1 or more.
+        seconds(rows): the time of a pass with that many rows, 1 or more.
     lengths : list of int
         How many tokens each reply has; 0 is allowed.
 
     Returns
     -------
     float
-        Time of one after another over time of together.
+        The time one after another, divided by the time together.
 
     Raises
     ------
@@ -1186,7 +964,7 @@ def predict(seconds, lengths):
 
     Examples
     --------
-    >>> predict(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
+    >>> gain(lambda rows: 1 + rows, [2, 1])      # a pass of 2 rows, then one of 1
     1.2
     """
     if sum(lengths) == 0:
@@ -1195,14 +973,15 @@ def predict(seconds, lengths):
     return sum(lengths) * seconds(1) / together
 
 
-@ex.wrong("Tokens a pass are not the speed-up: a pass with more rows takes more time. Add up what the passes cost.")
+@ex.wrong("Returns tokens per pass. That is not the speed-up, since a pass with more rows takes more time. Add up the times "
+          "of the passes.")
 def tokens_per_pass(seconds, lengths):
     if sum(lengths) == 0:
         raise ValueError("none")
     return sum(lengths) / max(lengths)
 
 
-@ex.wrong("Compares with one stream alone. One after another, every token of every stream costs a pass of one row.")
+@ex.wrong("Compares with one stream alone. One after another, every token of every stream costs a pass with one row.")
 def forgets_the_others(seconds, lengths):
     if sum(lengths) == 0:
         raise ValueError("none")
@@ -1210,7 +989,7 @@ def forgets_the_others(seconds, lengths):
     return max(lengths) * seconds(1) / together
 
 
-@ex.wrong("All streams are in every pass until the longest is done. Those that have ended leave the batch: later "
+@ex.wrong("Keeps all streams in every pass until the longest one is done. Streams that have ended leave the batch: later "
           "passes have fewer rows, and cost less.")
 def everybody_stays(seconds, lengths):
     if sum(lengths) == 0:
@@ -1218,8 +997,8 @@ def everybody_stays(seconds, lengths):
     return sum(lengths) * seconds(1) / (max(lengths) * seconds(len(lengths)))
 
 
-@ex.wrong("Works with the average number of rows. The cost of a pass is no straight line through zero, so that the "
-          "cost of the average is not the average of the costs: add up pass by pass.")
+@ex.wrong("Works with the average number of rows. The cost of a pass is no straight line through zero, so the cost of the "
+          "average is not the average of the costs. Add up pass by pass.")
 def average_rows(seconds, lengths):
     if sum(lengths) == 0:
         raise ValueError("none")
@@ -1227,7 +1006,7 @@ def average_rows(seconds, lengths):
     return sum(lengths) * seconds(1) / (max(lengths) * seconds(max(1, round(mean))))
 
 
-@ex.wrong("Upside down: that is the time of together over that of one after another. Faster means above 1.")
+@ex.wrong("Upside down: divides the time together by the time one after another. Faster means above 1.")
 def upside_down(seconds, lengths):
     if sum(lengths) == 0:
         raise ValueError("none")
@@ -1249,45 +1028,45 @@ def divides_by_nothing(seconds, lengths):
     return sum(lengths) * seconds(1) / together
 
 
-# seconds(rows), told as the lambda that a learner would write
+# seconds(rows), as the lambda that a learner would write
 COSTS = [("lambda rows: 1.0", lambda rows: 1.0), ("lambda rows: 3 + rows", lambda rows: 3.0 + rows),
          ("lambda rows: max(4, rows)", lambda rows: max(4.0, rows))]
 
 
-def expect_gain(t, predict, cost, lengths, want):
+def expect_gain(t, gain, cost, lengths, want):
     """Call, and compare the gain."""
     told, seconds = cost
     t.case(f"seconds = {told}")
-    t.close(t.call(predict, seconds, lengths, shown=f"predict(seconds, {lengths})"), want, "the gain", rtol=1e-9)
+    t.close(t.call(gain, seconds, lengths, shown=f"gain(seconds, {lengths})"), want, "the gain", rtol=1e-9)
 
 
 @ex.check("streams of one length: N / C(N)")
-def equal_lengths(predict, t):
+def equal_lengths(gain, t):
     for cost in COSTS:
         for n, length in ((1, 1), (2, 1), (2, 3), (8, 2)):
-            expect_gain(t, predict, cost, [length] * n, n * cost[1](1) / cost[1](n))
+            expect_gain(t, gain, cost, [length] * n, n * cost[1](1) / cost[1](n))
 
 
 @ex.check("streams that end leave the pass")
-def ragged(predict, t):
+def ragged(gain, t):
     for lengths, rows in (([1, 2], [2, 1]), ([3, 1, 1], [3, 1, 1]), ([2, 0, 5], [2, 2, 1, 1, 1]),
                           ([1, 2, 3, 4], [4, 3, 2, 1]), ([9, 1, 1, 1, 1, 1], [6] + [1] * 8)):
         for cost in COSTS:
             alone = sum(lengths) * cost[1](1)
-            expect_gain(t, predict, cost, lengths, alone / sum(cost[1](r) for r in rows))
+            expect_gain(t, gain, cost, lengths, alone / sum(cost[1](r) for r in rows))
 
 
 @ex.check("where n rows cost as much as n passes, nothing is gained")
-def nothing_gained(predict, t):
+def nothing_gained(gain, t):
     for lengths in ([2], [1, 1], [3, 1], [4, 2, 7]):
-        expect_gain(t, predict, ("lambda rows: 0.5 * rows", lambda rows: 0.5 * rows), lengths, 1.0)
+        expect_gain(t, gain, ("lambda rows: 0.5 * rows", lambda rows: 0.5 * rows), lengths, 1.0)
 
 
 @ex.check("no token at all is a ValueError")
-def nothing_to_do(predict, t):
+def nothing_to_do(gain, t):
     for lengths in ([], [0], [0, 0]):
         t.case("seconds = lambda rows: 1.0")
-        t.raises("ValueError", predict, lambda rows: 1.0, lengths, shown=f"predict(seconds, {lengths})")
+        t.raises("ValueError", gain, lambda rows: 1.0, lengths, shown=f"gain(seconds, {lengths})")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1301,12 +1080,12 @@ ex = Exercise(
     hints=[
         "For any stream, which tokens have no row yet? history[cache.len:]. One token: it decodes. More: its prompt is "
         "still to be computed. The two differ in nothing else.",
-        "First a row for each stream that decodes. What is left of the limit goes to the prompts, in their order: each "
-        "gets as much as is there, until nothing is left.",
+        "First, one row for each stream that decodes. The rest of the limit goes to the prompts, in their order: each gets "
+        "as many rows as it needs, until none are left.",
         "A request asks for \"last\" when it reaches the end of the history, since a token is chosen from that row. A "
-        "part of a prompt that ends before asks for \"none\".",
-        "Two loops over the streams that have not ended, one for those with a single token to do and one for the "
-        "others; n = min(todo, room), room -= n.",
+        "piece that ends earlier asks for \"none\".",
+        "Write two loops over the streams that have not ended: one for those with a single token to do, and one for the "
+        "others. In the second, n = min(todo, room), and then room -= n.",
     ],
 )
 
@@ -1315,13 +1094,13 @@ ex = Exercise(
 def next_pass(streams, limit):
     """Choose the rows of the next pass, for streams that decode and streams that join.
 
-    A stream that has not ended has tokens without a row: those behind its cache.  If it
-    is one token, the stream decodes.  If there are more, its prompt is still to be
-    computed, in one piece or in several.
+    A stream that has not ended has tokens without a row: those of its history from
+    position cache.len on.  If there is one, the stream decodes.  If there are more, its
+    prompt is still to be computed, in one piece or in several.
 
-    Every stream that decodes gets its row, so that nobody who reads has to wait.  The
-    rows that are left go to prompts, first come, first served: the first one gets as many
-    as it needs, or as there are; then the second; and so on.
+    Every stream that decodes gets its row, so that no reader has to wait.  The rows that
+    are left go to the prompts, first come, first served: the first prompt gets as many as
+    it needs, or as many as there are; then the second; and so on.
 
     Parameters
     ----------
@@ -1329,15 +1108,15 @@ def next_pass(streams, limit):
         In the order in which they came.  For this exercise,
         len(history) > cache.len instead of the promise of chapter 05.
     limit : int
-        Most rows of a pass; at least as many as there are streams.
+        The most rows that a pass may have; at least as many as there are streams.
 
     Returns
     -------
     list of (Stream, list of int, str)
-        For each stream that takes part: itself; its next tokens, from the first one
-        without a row on; and "last" if they reach the end of its history (a token will
-        be chosen there), else "none".  In any order, each stream at most once.  Empty
-        when all have ended.
+        For each stream that takes part: the stream; its next tokens, beginning with the
+        first one without a row; and "last" if they reach the end of its history (a token
+        will be chosen there), else "none".  In any order, each stream at most once.
+        Empty when all have ended.
 
     Examples
     --------
@@ -1357,8 +1136,8 @@ def next_pass(streams, limit):
     return requests
 
 
-@ex.wrong("Serves prompts and readers in one queue: a long prompt takes the whole pass, and those who decode stand "
-          "still. Streams that decode come first, with one row each.")
+@ex.wrong("Serves prompts and readers in one queue. A long prompt takes the whole pass, and the streams that decode stand "
+          "still. They come first, with one row each.")
 def one_queue(streams, limit):
     requests, room = [], limit
     for stream in streams:
@@ -1369,8 +1148,8 @@ def one_queue(streams, limit):
     return requests
 
 
-@ex.wrong("A prompt goes in whole, however long it is: the pass has more rows than the limit, and everybody in it "
-          "waits. Cut it to the rows that are left.")
+@ex.wrong("A prompt goes in whole, however long it is. The pass has more rows than the limit, and everybody in it waits. "
+          "Cut the prompt to the rows that are left.")
 def over_the_limit(streams, limit):
     going = [stream for stream in streams if not stream.ended]
     requests = [(s, s.history[-1:], "last") for s in going if len(s.history) - s.cache.len == 1]
@@ -1383,8 +1162,8 @@ def over_the_limit(streams, limit):
     return requests
 
 
-@ex.wrong("A prompt that does not fit whole is passed over, and shorter ones that came later overtake it: under load "
-          "it may never get its turn. Give it what is left.")
+@ex.wrong("Passes over a prompt that does not fit whole, and shorter ones that came later overtake it. On a busy server it "
+          "may never get its turn. Give it the rows that are left.")
 def overtakes(streams, limit):
     going = [stream for stream in streams if not stream.ended]
     requests = [(s, s.history[-1:], "last") for s in going if len(s.history) - s.cache.len == 1]
@@ -1397,8 +1176,8 @@ def overtakes(streams, limit):
     return requests
 
 
-@ex.wrong("One prompt a pass, although rows are left: a further row is cheap as long as the weights are read anyway. "
-          "Go on with the next prompt.")
+@ex.wrong("Takes one prompt per pass, although rows are left. The weights are read anyway, so a further row is cheap: go on "
+          "with the next prompt.")
 def one_prompt(streams, limit):
     going = [stream for stream in streams if not stream.ended]
     requests = [(s, s.history[-1:], "last") for s in going if len(s.history) - s.cache.len == 1]
@@ -1411,8 +1190,8 @@ def one_prompt(streams, limit):
     return requests
 
 
-@ex.wrong("Asks for logits in the middle of a prompt, and a token would be chosen there, before the question is read "
-          "to its end. \"last\" only where the tokens reach the end of the history.")
+@ex.wrong("Asks for logits in the middle of a prompt. A token would be chosen there, before the whole question is read. "
+          "Ask for \"last\" only where the tokens reach the end of the history.")
 def chooses_early(streams, limit):
     going = [stream for stream in streams if not stream.ended]
     requests = [(s, s.history[-1:], "last") for s in going if len(s.history) - s.cache.len == 1]
@@ -1425,7 +1204,7 @@ def chooses_early(streams, limit):
     return requests
 
 
-@ex.wrong("Begins the prompt anew in every pass. Tokens that have a row are done: go on at history[cache.len].")
+@ex.wrong("Begins the prompt again in every pass. Tokens that have a row are done: go on at history[cache.len].")
 def begins_anew(streams, limit):
     going = [stream for stream in streams if not stream.ended]
     requests = [(s, s.history[-1:], "last") for s in going if len(s.history) - s.cache.len == 1]
@@ -1470,10 +1249,10 @@ def requests_of(next_pass, t, streams, limit):
     t.holds(isinstance(got, list), f"the result is {got!r}, expected a list of (stream, tokens, want)")
     answer = {}
     for item in got:
-        t.holds(isinstance(item, tuple) and len(item) == 3, "the list holds something else than (stream, tokens, want)")
+        t.holds(isinstance(item, tuple) and len(item) == 3, "an item of the list is not (stream, tokens, want)")
         name = next((n for n, s in zip(names, streams) if s is item[0]), None)
         t.holds(name is not None, "the first thing of a request is none of the streams")
-        t.holds(name not in answer, f"{name} appears twice; one cache cannot be twice in a pass")
+        t.holds(name not in answer, f"{name} appears twice; a cache may be in a pass only once")
         answer[name] = (list(item[1]), item[2])
     t.holds([(s.history, s.cache.len) for s in streams] == before, "a stream was changed; the pass has not run yet")
     return answer

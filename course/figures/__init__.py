@@ -9,6 +9,7 @@ from .grid import quant_grid
 from .layer import transformer_layer
 from .line import number_line
 from .loop import loop_states
+from .passes import pass_timeline
 from .pool import prefix_pool
 from .roofline import lanes_layout, roofline
 from .sliders import slider
@@ -27,6 +28,7 @@ __all__ = [
     "lanes_layout",
     "loop_states",
     "number_line",
+    "pass_timeline",
     "prefix_pool",
     "quant_grid",
     "roofline",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from course.figures.svg import BLUE, DASHES, SERIES, Drawing, Figure
 
 LEFT, TOP, WIDTH, HEIGHT = 74, 54, 520, 250
+CHARACTER = 6.6  # pixels of a letter of size 12
 
 
 def curves(
@@ -39,8 +41,9 @@ def curves(
     every = [v for values in series.values() for v in values if not math.isnan(v)] + list(marks.values())
     if not len(x) or not every:
         raise ValueError("nothing to draw: no points")
-    to_x = _Axis(min(x), max(x), LEFT, LEFT + WIDTH, log_x)
-    low = min(every) if log_y else min(0.0, *every)
+    to_x = _Axis(min(x), max(x), LEFT, LEFT + WIDTH, log_x, whole=False)
+    to_x.mark(x)
+    low = 0.8 * min(every) if log_y else min(0.0, *every)
     to_y = _Axis(low, max(every), TOP + HEIGHT, TOP, log_y)
     names = max((len(name) for name in [*series, *marks]), default=0)
     drawing = Drawing(LEFT + WIDTH + 40 + 7.4 * names, TOP + HEIGHT + 52)
@@ -89,14 +92,18 @@ def bars(values: Mapping[str, float], unit: str = "", title: str = "", mark: tup
     for i, (name, value) in enumerate(values.items()):
         y = 38 + 34 * i
         drawing.text(names - 8, y + 17, name, 13, "end")
-        drawing.rect(names, y, max(1.0, 420 * value / top), 24, BLUE, BLUE, 0.75 if i % 2 == 0 else 0.45)
-        drawing.text(names + 420 * value / top + 8, y + 17, f"{_short(value)} {unit}".strip(), 12, "start")
+        drawing.rect(names, y, max(1.0, 420 * value / top), 24, BLUE, BLUE, 0.6)
+        words = f"{_short(value)} {_unit(value, unit)}".strip()
+        after = names + 420 * value / top + 8
+        if mark and after - 8 < names + 420 * mark[1] / top < after + CHARACTER * len(words):
+            after = names + 420 * mark[1] / top + 8  # the words do not stand in the mark's line
+        drawing.text(after, y + 17, words, 12, "start")
     if mark:
         x, y = names + 420 * mark[1] / top, 38 + 34 * len(values)
         drawing.line(x, 32, x, y + 2, "var(--ink)", 1.5, "4 3")
         anchor = "end" if x > names + 300 else "middle"
         drawing.text(x, y + 16, f"{mark[0]}: {_short(mark[1])} {unit}".strip(), 12, anchor)
-    told = [f"{name} {_short(value)} {unit}".strip() for name, value in values.items()]
+    told = [f"{name} {_short(value)} {_unit(value, unit)}".strip() for name, value in values.items()]
     if mark:
         told.append(f"{mark[0]} {_short(mark[1])} {unit}".strip())
     return Figure(drawing, title or "Bars", f"{title}: " + ", ".join(told))
@@ -105,7 +112,7 @@ def bars(values: Mapping[str, float], unit: str = "", title: str = "", mark: tup
 class _Axis:
     """Maps values to pixels, and knows round numbers to write beside them."""
 
-    def __init__(self, low: float, high: float, start: float, end: float, log: bool) -> None:
+    def __init__(self, low: float, high: float, start: float, end: float, log: bool, whole: bool = True) -> None:
         if log and low <= 0:
             raise ValueError(f"a logarithmic axis needs values above 0, got {low}")
         self.log = log
@@ -113,9 +120,17 @@ class _Axis:
         if self.high == self.low:
             self.high = self.low + 1
         self.ticks = self._ticks()
-        if not log:
+        if not log and whole:  # up to the tick above the highest value
             self.high = max(self.high, self.ticks[-1])
         self.start, self.end = start, end
+
+    def mark(self, points: Sequence[float], least: float = 22.0) -> None:
+        """Write the points themselves beside the axis, where they are whole numbers and stand apart from each other."""
+        places = [self(point) for point in points]
+        if all(float(p).is_integer() for p in points) and all(
+            b - a >= least for a, b in itertools.pairwise(sorted(places))
+        ):
+            self.ticks = list(points)
 
     def __call__(self, value: float) -> float:
         value = math.log10(value) if self.log else value
@@ -144,6 +159,14 @@ def _frame(drawing: Drawing, to_x: _Axis, to_y: _Axis, x_label: str, y_label: st
     drawing.line(LEFT, bottom, LEFT + WIDTH, bottom, "var(--ink)")
     drawing.text(LEFT + WIDTH / 2, bottom + 40, x_label, 12)
     drawing.text(LEFT - 60, TOP - 14, y_label, 12, "start")
+
+
+def _unit(value: float, unit: str) -> str:
+    """The unit after a value: 1 token, 2 tokens, 1 token per pass."""
+    word, space, rest = unit.partition(" ")
+    if _short(value) == "1" and word.endswith("s") and word.isalpha() and len(word) > 3:
+        word = word.removesuffix("es") if word.endswith("sses") else word.removesuffix("s")
+    return word + space + rest
 
 
 def _short(value: float) -> str:

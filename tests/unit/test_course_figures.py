@@ -29,6 +29,7 @@ def every_figure() -> dict[str, Figure]:
         ),
         "flat curve": figures.curves([0, 1], {"zero": [0, 0]}),
         "log curve": figures.curves([1, 10, 1000], {"a": [1e-3, 1, 1e3]}, log_x=True, log_y=True),
+        "passes": figures.pass_timeline(["Ada", "guest"], [{"Ada": 1}, {"Ada": 1, "guest": 12}, {}], "t"),
         "loop": figures.loop_states(
             [
                 ("good", [3, 1, 4], [3, 1]),

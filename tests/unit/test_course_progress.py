@@ -13,7 +13,7 @@ import pytest
 import course.progress as progress_module
 from course.catalogue import Course
 from course.files import ExerciseFiles, FilesError, Parts, write_text
-from course.grading import NOT_ATTEMPTED, NOT_YET, PASSED, Grade
+from course.grading import NOT_ATTEMPTED, NOT_YET, PASSED, Grade, grade
 from course.platform import main
 from course.progress import Progress, locked, part_hash, standing
 from course.source import ROOT
@@ -56,6 +56,22 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     entries = Progress(Course(tmp_path)).read()
     assert entries["shared"]["count"] == 120
     assert [entries[f"writer{i}"]["count"] for i in range(3)] == [40, 40, 40]
+
+
+def test_an_exercise_that_the_course_no_longer_has_does_no_harm(course: Course) -> None:
+    """Neither in the progress file nor in the learner's exercises file."""
+    from course.terminal import summary
+
+    before = summary(course)
+    Progress(course).note("ch06.throughput", best=5, outcome="passed", passed_at="2026-01-01", hash="0")
+    assert summary(course) == before
+    chapter, exercise = course.exercise("ch06.predict")
+    path = course.exercises / chapter.file_name
+    old = "# %% ch06.throughput\n\ndef throughput(seconds, n):\n    return n / seconds[n], n * seconds[1] / seconds[n]\n\n\n"
+    path.write_text(chapter.solved().replace(exercise.marker, old + exercise.marker), encoding="utf-8")
+    assert "ch06.throughput" in path.read_text(encoding="utf-8")
+    for each in chapter.exercises:
+        assert grade(each.name, course).passed
 
 
 @pytest.mark.parametrize("where", ["os.fsync", "os.replace"])
