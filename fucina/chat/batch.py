@@ -221,15 +221,11 @@ def _check_together(model: Model, conversations: Sequence[TokenConversation]) ->
         raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
     if len({id(c.cache) for c in conversations}) < n:
         raise DuplicateCache("two conversations of the batch have one cache; every stream needs its own")
-    processors = [p for c in conversations for p in _members(c.sampler.processor)]
+    processors = [p for c in conversations for p in c.sampler.processors]
     if len({id(p) for p in processors}) < len(processors):
         raise SharedBatchProcessor(
             "two conversations of the batch share a logit processor, which is one stream's state"
         )
-
-
-def _members(processor: Any) -> tuple[Any, ...]:
-    return () if processor is None else tuple(getattr(processor, "processors", (processor,)))
 
 
 def _refused(c: Conversation, error: Exception) -> Reply:
