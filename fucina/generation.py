@@ -14,7 +14,7 @@ from .engine.stream import Stream
 from .engine.text import StreamText, TextStream, stop_texts
 from .errors import ContextFull, EmptyInput, InvalidOption
 from .sampling import Sampler, SamplerOptions, compose, reset_processor, structure_of
-from .sampling.grammar import note_circle
+from .sampling.grammar import check_grammar, note_circle
 from .speculative.factory import Document, make_drafter, stats_of
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def finish_reason(stream: Stream, text: StreamText) -> str:
     return "length" if stream.finish == "length" else "cancelled"
 
 
-def is_complete(grammar: Grammar | None, constraint: Constraint | None, text: StreamText) -> bool | None:
-    """Return whether a reply is a whole sentence of its grammar; None without one."""
-    if grammar is None or constraint is None:
-        return None
-    return grammar.matches(text.text) if text.fired is not None else constraint.complete
+def is_complete(grammar: Grammar, constraint: Constraint, stream: Stream, text: StreamText) -> bool:
+    """Return whether a reply is a whole sentence of its grammar, and over."""
+    cut = text.fired is not None or (stream.stop_token is not None and not constraint.ended)  # by something else
+    return grammar.matches(text.text) if cut else constraint.complete
 
 
 @overload
@@ -151,7 +150,7 @@ def generate(
     options = SamplerOptions.of({"temperature": temperature, "seed": seed, **sampling})
     ids = _prompt_ids(model, prompt, special)
     max_tokens = min(max_tokens, model.context - len(ids) + 1)  # the last token needs no row
-    if grammar is not None and ignore_eos:
+    if check_grammar(grammar) is not None and ignore_eos:
         raise InvalidOption("ignore_eos=True and a grammar exclude each other: a finished sentence can only be ended")
     constraint = None if grammar is None else grammar.constraint(model)
     sampler = Sampler(options, compose(processor, constraint))
@@ -177,7 +176,7 @@ def generate(
             max(0.0, text.first - text.began),
             text.latest - text.first,
             stats_of(drafter),
-            is_complete(grammar, constraint, text),
+            None if grammar is None or constraint is None else is_complete(grammar, constraint, run, text),
         )
 
     def settle() -> Generation:

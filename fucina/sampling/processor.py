@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def has_structure(processor: LogitProcessor | None) -> bool:
     return all(callable(getattr(processor, name, None)) for name in ("forced_tokens", "valid_prefix"))
 
 
-def structure_of(processor: LogitProcessor | None) -> LogitProcessor | None:
+def structure_of(processor: LogitProcessor | None) -> Any:
     """Return the member of a composition that has structure, the first if several have; None if none has."""
     return next(filter(has_structure, members(processor)), None)
 

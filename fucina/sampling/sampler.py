@@ -205,4 +205,6 @@ class Sampler:
             self._scratch = tuple(np.ones(n, np.int64) if kind is None else np.empty(n, kind) for kind in kinds)
         o = self.options
         u = self.rng.peek()
-        return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *(part[:n] for part in self._scratch))
+        return drawer()(
+            row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *(part[:n] for part in self._scratch)
+        )

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from .odds import HitRates
 from .source import DraftSource, wants_top_k
 
-
 TAIL_PRIOR = ((0, 0.8),)
 
 

@@ -62,7 +62,9 @@ def constrain(drafter: Drafter | None, structure: Structure | None) -> None:
 
 
 def _make(
-    model: TextVocabulary, speculative: bool | Options | DraftSource | Drafter, references: Document | Sequence[Document]
+    model: TextVocabulary,
+    speculative: bool | Options | DraftSource | Drafter,
+    references: Document | Sequence[Document],
 ) -> Drafter | None:
     if isinstance(references, (str, bytes)):
         references = [references]

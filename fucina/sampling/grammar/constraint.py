@@ -39,6 +39,7 @@ class Constraint:
     def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
         self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
         self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
+        self._ended = False
         self.reset()
 
     # --- as a processor -----------------------------------------------------------------------------------------------
@@ -51,7 +52,9 @@ class Constraint:
         MatcherFailed : nothing may follow although the text is not whole, or a limit was reached.
         """
         self._look()
-        bits = np.unpackbits(self._mask.view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little")
+        bits = np.unpackbits(
+            self._mask.view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
+        )
         np.copyto(logits[: len(bits)], -np.inf, where=bits == 0)
         logits[len(bits) :] = -np.inf
 
@@ -131,6 +134,11 @@ class Constraint:
     def accepting(self) -> bool:
         """Whether the text so far is a sentence of the grammar; it may go on nevertheless."""
         return failure(self._matcher) is None and bool(self._matcher.is_accepting())
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end token was committed."""
+        return self._ended
 
     @property
     def complete(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...checks import shown
-from ...errors import GrammarTooLarge, InvalidGrammar
+from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
 from . import llg
 from .constraint import Constraint
 from .schema import CHARACTERS, prepared
@@ -123,7 +123,7 @@ class Grammar:
         ------
         NoEosToken : there is none.
         """
-        tokenizer: Tokenizer = getattr(model, "tokenizer", model)  # type: ignore[assignment]
+        tokenizer = model.tokenizer if hasattr(model, "tokenizer") else model
         known = llg.vocabulary(tokenizer, frozenset(tokenizer.eog_ids if ends is None else ends))
         return Constraint(self.program, known, tokenizer)
 
@@ -132,6 +132,13 @@ class Grammar:
         data = list(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         matcher = llg.byte_vocabulary().matcher(self.program)
         return matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
+
+
+def check_grammar(grammar: Grammar | None) -> Grammar | None:
+    """Return a grammar or None; raises InvalidOption for anything else."""
+    if not isinstance(grammar, (Grammar, type(None))):
+        raise InvalidOption(f"grammar must be a fucina.Grammar or None, got {type(grammar).__name__}")
+    return grammar
 
 
 def note_circle(tokens: Sequence[int], finish_reason: str) -> None:

@@ -88,7 +88,9 @@ class Vocabulary:
             self._tokens = package.LLTokenizer("byte")
         else:
             if not ends:
-                raise NoEosToken("this vocabulary has no token that ends a text: a finished grammar could not end a reply")
+                raise NoEosToken(
+                    "this vocabulary has no token that ends a text: a finished grammar could not end a reply"
+                )
             try:
                 wrapper = package.TokenizerWrapper(_Described(tokenizer, ends))
                 self._tokens = package.LLTokenizer(wrapper, eos_token=sorted(ends))
@@ -151,7 +153,7 @@ class _Described:
         self.eos_token_id, self.bos_token_id = min(ends), tokenizer.bos
         self.tokens = [tokenizer.piece(i) for i in range(tokenizer.n_vocab)]
         special = {i for i in range(tokenizer.n_vocab) if tokenizer.is_special(i)}
-        self.special_token_ids = sorted(special | ends | ({tokenizer.bos} - {None}))
+        self.special_token_ids = sorted(special | ends | (set() if tokenizer.bos is None else {tokenizer.bos}))
         self._tokenizer = weakref.ref(tokenizer)
 
     def __call__(self, text: str | bytes) -> list[int]:

@@ -20,6 +20,7 @@ CHARACTERS = 1 << 20  # of a schema or grammar
 REFERENCES = 5_000  # distinct ones: their chain is followed by recursion
 LARGEST = 10**15  # of an integer without limits, with `max_field`
 
+BLANKS = r"[\x20\x0A\x0D\x09]"
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 
@@ -75,7 +76,9 @@ def prepared(schema: Any, whitespace: str | int, max_field: int | None) -> str:
     nodes = list(_reachable(schema))
     _check(nodes)
     if not _finite(schema, nodes):
-        raise UnsatisfiableGrammar("no text satisfies the schema: what it requires refers back to itself without an end")
+        raise UnsatisfiableGrammar(
+            "no text satisfies the schema: what it requires refers back to itself without an end"
+        )
     for node in nodes:
         if node.get("uniqueItems") is False:
             del node["uniqueItems"]
@@ -92,7 +95,7 @@ def _layout(whitespace: str | int) -> Mapping[str, Any]:
     if whitespace == "compact":
         return COMPACT
     if isinstance(whitespace, int) and not isinstance(whitespace, bool) and 0 < whitespace <= 1000:
-        return {"whitespace_flexible": False, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,%d}" % whitespace}
+        return {"whitespace_flexible": False, "whitespace_pattern": BLANKS + f"{{1,{whitespace}}}"}
     raise InvalidOption(f'whitespace must be "spaced", "compact" or a number from 1 to 1000, got {whitespace!r}')
 
 
@@ -169,7 +172,9 @@ def _check(nodes: list[Node]) -> None:
         ignored.update(name for name in node.keys() - _ENFORCED - _NOTES if not name.startswith("x-"))
     if ignored:
         names = ", ".join(sorted(ignored)[:8])
-        warnings.warn(f"not known to JSON Schema, so that nothing follows from them: {names}", IgnoredKeyword, stacklevel=5)
+        warnings.warn(
+            f"not known to JSON Schema, so that nothing follows from them: {names}", IgnoredKeyword, stacklevel=5
+        )
 
 
 def _names(value: Any) -> list[str]:
@@ -192,7 +197,8 @@ def _finite(root: Node, nodes: list[Node]) -> bool:
             if isinstance(node.get(name), list) and node[name] and not among(map(ends, node[name])):
                 return False
         if node.get("type") in ("object", ["object"]):
-            inside = node.get("properties") if isinstance(node.get("properties"), dict) else {}
+            given = node.get("properties")
+            inside = given if isinstance(given, dict) else {}
             other = node.get("additionalProperties", True)
             return all(ends(inside.get(name, other)) for name in _names(node.get("required")))
         if node.get("type") in ("array", ["array"]) and isinstance(node.get("minItems"), int):
