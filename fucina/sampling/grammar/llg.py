@@ -40,7 +40,7 @@ Program = str  # a grammar in llguidance's JSON
 T = TypeVar("T")
 
 _UNSATISFIABLE = ("Unsatisfiable schema", "Regex is empty", "NoExtension")
-_UNSUPPORTED = ("Unimplemented", "Unknown format", "not supported", "does not fetch resources", "not implemented")
+_UNSUPPORTED = ("Unimplemented", "Unknown format", "not supported", "only supported", "does not fetch resources", "not implemented")
 _TOO_LARGE = ("too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed")
 
 
@@ -152,8 +152,7 @@ class _Described:
     def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self.eos_token_id, self.bos_token_id = min(ends), tokenizer.bos
         self.tokens = [tokenizer.piece(i) for i in range(tokenizer.n_vocab)]
-        special = {i for i in range(tokenizer.n_vocab) if tokenizer.is_special(i)}
-        self.special_token_ids = sorted(special | ends | (set() if tokenizer.bos is None else {tokenizer.bos}))
+        self.special_token_ids = sorted(ends.union(filter(tokenizer.is_special, range(tokenizer.n_vocab))))
         self._tokenizer = weakref.ref(tokenizer)
 
     def __call__(self, text: str | bytes) -> list[int]:
