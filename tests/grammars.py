@@ -47,7 +47,12 @@ def _value(r: random.Random, depth: int) -> dict:
     if kind == "integer":
         low = r.randrange(-50, 50)
         more = r.choice([{}, {}, {"multipleOf": r.choice([2, 5])}])
-        return {"type": "integer", "minimum": low, r.choice(["maximum", "exclusiveMaximum"]): low + r.randrange(10, 500), **more}
+        return {
+            "type": "integer",
+            "minimum": low,
+            r.choice(["maximum", "exclusiveMaximum"]): low + r.randrange(10, 500),
+            **more,
+        }
     if kind == "number":
         low = r.choice([0, -1.5, 10])
         return {"type": "number", "minimum": low, "maximum": low + r.choice([1, 2.25, 1000])}
@@ -184,8 +189,6 @@ def together(model, runs, per_pass=8):
             assert stream.error is None, stream.error
             scheduler.remove(stream)
     return runs
-
-
 
 
 def mask_of(constraint, vocab):

@@ -47,7 +47,11 @@ def loop(required):
 @pytest.mark.parametrize(
     ("schema", "yes", "no"),
     [
-        (OBJECT, ['{"a": 1}', '{"a": -20}'], ["{}", '{"a":1}', '{"a": 1, "b": 2}', ' {"a": 1}', '{"a": 1} ', '{"a": 01}']),
+        (
+            OBJECT,
+            ['{"a": 1}', '{"a": -20}'],
+            ["{}", '{"a":1}', '{"a": 1, "b": 2}', ' {"a": 1}', '{"a": 1} ', '{"a": 01}'],
+        ),
         (json.dumps(OBJECT), ['{"a": 1}'], ["{}"]),
         (True, ["1", "null", '{"x": [1, 2]}'], ["", "nul", "[1,2]"]),
         ({"type": "string", "maxLength": 2}, ['"é\\n"', '"😀b"'], ['"abc"', '"\t"', '"\\u00e9"', '"\\/"']),
@@ -109,10 +113,12 @@ def test_max_field_bounds_what_has_no_bound():
 
 def test_json_regex_lark_and_compositions():
     assert Grammar.json().matches('[1, {"a": null}]') and not Grammar.json().matches("[1,")
-    assert Grammar.regex("a/b\"\n[é]+").matches('a/b"\néé') and not Grammar.regex("a+").matches("aab")
+    assert Grammar.regex('a/b"\n[é]+').matches('a/b"\néé') and not Grammar.regex("a+").matches("aab")
     lark = Grammar.lark('start: "(" start ")" | NUMBER\nNUMBER: /[0-9]+/')
     assert lark.matches("((12))") and not lark.matches("((12)")
-    parts = {"grammars": [{"lark_grammar": 'start: "x=" @value'}, {"name": "value", "json_schema": {"type": "boolean"}}]}
+    parts = {
+        "grammars": [{"lark_grammar": 'start: "x=" @value'}, {"name": "value", "json_schema": {"type": "boolean"}}]
+    }
     for source in (parts, json.dumps(parts)):
         assert Grammar.llguidance(source).matches("x=true") and not Grammar.llguidance(source).matches("x=1")
     assert Grammar.regex("").matches("") and not Grammar.regex("").matches("a")
