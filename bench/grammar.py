@@ -124,7 +124,9 @@ def masks(model: fucina.Model, schemas: int, tokens: int, step: float) -> None:
     for name, taken in (("mask", looked), ("applied to a whole row", applied)):
         taken.sort()
         middle, high, worst = statistics.median(taken), taken[int(0.99 * len(taken))], taken[-1]
-        body.append([name, str(len(taken)), *(f"{s * 1e6:.0f} ({100 * s / step:.2f} %)" for s in (middle, high, worst))])
+        body.append(
+            [name, str(len(taken)), *(f"{s * 1e6:.0f} ({100 * s / step:.2f} %)" for s in (middle, high, worst))]
+        )
     print(f"masks of {used} schemas; a step takes {1000 * step:.2f} ms")
     print(text((["", "tokens", "median µs (of a step)", "99th percentile", "worst"], body)))
 
@@ -188,7 +190,9 @@ def spelling(model: fucina.Model) -> None:
         forced = same = 0
         for seed in range(6):
             constraint = grammar.constraint(model)
-            g = model.generate(TASKS["ten fields"][0], grammar=grammar, max_tokens=200, temperature=temperature, seed=seed)
+            g = model.generate(
+                TASKS["ten fields"][0], grammar=grammar, max_tokens=200, temperature=temperature, seed=seed
+            )
             expected: list[int] = []
             for token in g.tokens:
                 expected = expected or constraint.forced_tokens()
@@ -232,7 +236,9 @@ def beside(model: fucina.Model, rounds: int) -> None:
                 scheduler, passes = Scheduler(model), 0
                 for i in range(n):
                     c = grammar.constraint(model)
-                    sampler = Sampler(SamplerOptions(temperature=0.9, seed=i), kind(c._program, c._vocabulary, c._tokenizer))
+                    sampler = Sampler(
+                        SamplerOptions(temperature=0.9, seed=i), kind(c._program, c._vocabulary, c._tokenizer)
+                    )
                     ids = model.tokenizer.encode(asked(f"Tell a story about {TOPICS[i]}, as JSON."))
                     scheduler.add(Stream(model.new_cache(128), ids, sampler, max_tokens=40))
                 begun = perf_counter()

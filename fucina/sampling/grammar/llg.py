@@ -40,7 +40,14 @@ Program = str  # a grammar in llguidance's JSON
 T = TypeVar("T")
 
 _UNSATISFIABLE = ("Unsatisfiable schema", "Regex is empty", "NoExtension")
-_UNSUPPORTED = ("Unimplemented", "Unknown format", "not supported", "only supported", "does not fetch resources", "not implemented")
+_UNSUPPORTED = (
+    "Unimplemented",
+    "Unknown format",
+    "not supported",
+    "only supported",
+    "does not fetch resources",
+    "not implemented",
+)
 _TOO_LARGE = ("too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed")
 
 
