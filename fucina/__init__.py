@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .generation import Generation, GenerationStream
     from .loading import load
     from .model import Model
-    from .sampling import Sampler, SamplerOptions
+    from .sampling import Grammar, Sampler, SamplerOptions
 
 # Names are imported when first used: `fucina --help` and error paths should not wait for numba.
 _WHERE = {
@@ -33,6 +33,7 @@ _WHERE = {
     "FucinaError": ".errors",
     "Generation": ".generation",
     "GenerationStream": ".generation",
+    "Grammar": ".sampling",
     "State": ".cache",
     "Model": ".model",
     "Reply": ".chat",

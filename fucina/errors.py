@@ -161,6 +161,37 @@ class UnknownMessages(FucinaError, ValueError):
     """A template that renders whole conversations is asked to continue one whose messages are not known."""
 
 
+# --- grammars -----------------------------------------------------------------------------------------------------
+
+
+class InvalidGrammar(FucinaError, ValueError):
+    """A schema, regex or grammar cannot be compiled; the message says where and why."""
+
+
+class UnsatisfiableGrammar(InvalidGrammar):
+    """No text satisfies a grammar: an empty interval, `false`, a rule that leads back to itself with no way out."""
+
+
+class UnsupportedKeyword(InvalidGrammar):
+    """A schema asks for something that is not enforced; the message names it.  Nothing is left out in silence."""
+
+
+class GrammarTooLarge(InvalidGrammar):
+    """A grammar is larger or more deeply nested than its limits of time and memory allow."""
+
+
+class LlguidanceNotEnabled(FucinaError, ImportError):
+    """Grammars need the package llguidance, which is not installed; the message has the command that installs it."""
+
+
+class MatcherFailed(FucinaError, RuntimeError):
+    """A grammar's matcher cannot go on in the middle of a text: a dead end, a limit, a token that was not allowed."""
+
+
+class NoEosToken(FucinaError, ValueError):
+    """A vocabulary has no token that ends a text, so that a finished grammar could not end its reply."""
+
+
 # --- generation -------------------------------------------------------------------------------------------------
 
 

@@ -13,13 +13,14 @@ from .engine.scheduler import Scheduler
 from .engine.stream import Stream
 from .engine.text import StreamText, TextStream, stop_texts
 from .errors import ContextFull, EmptyInput, InvalidOption
-from .sampling import Sampler, SamplerOptions, reset_processor
+from .sampling import Sampler, SamplerOptions, compose, reset_processor, structure_of
+from .sampling.grammar import check_grammar, note_circle
 from .speculative.factory import Document, make_drafter, stats_of
 
 if TYPE_CHECKING:
     from .engine.drafts import Drafter
     from .model import Model
-    from .sampling import LogitProcessor
+    from .sampling import Constraint, Grammar, LogitProcessor
     from .speculative import DraftSource, Options, Stats
 
 Prompt = str | bytes | Sequence[int] | np.ndarray
@@ -36,6 +37,8 @@ class Generation:
     stop : the stop text that fired, or None.  prompt_tokens : ids in the prompt.  seed : of the sampler.
     prefill_seconds, decode_seconds : wall time of the two phases; `decode_rate` is tokens per second of the second.
     speculation : counts of a drafter's steps, or None.
+    complete : with a grammar, whether the text is a whole sentence of it: what max_tokens cuts is not, whatever stands
+    there; None without a grammar.
     """
 
     text: str
@@ -47,6 +50,7 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     speculation: Stats | None = None
+    complete: bool | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -71,6 +75,12 @@ def finish_reason(stream: Stream, text: StreamText) -> str:
     return "length" if stream.finish == "length" else "cancelled"
 
 
+def is_complete(grammar: Grammar, constraint: Constraint, stream: Stream, text: StreamText) -> bool:
+    """Return whether a reply is a whole sentence of its grammar, and over."""
+    cut = text.fired is not None or (stream.stop_token is not None and not constraint.ended)  # by something else
+    return grammar.matches(text.text) if cut else constraint.complete
+
+
 @overload
 def generate(
     model: Model, prompt: Prompt, max_tokens: int = ..., *, stream: Literal[False] = False, **options: Any
@@ -93,6 +103,7 @@ def generate(
     stream: bool = False,
     ignore_eos: bool = False,
     processor: LogitProcessor | None = None,
+    grammar: Grammar | None = None,
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
     special: bool = True,
@@ -111,6 +122,8 @@ def generate(
     ignore_eos : go on after a token that ends a text (to measure, or to compare with a reference).
     processor : a `fucina.sampling.LogitProcessor`.  It is reset here, then sees every row of logits before anything else,
         and every chosen token once.  Several: `fucina.sampling.compose`.
+    grammar : a `fucina.Grammar`: the text will be one of its sentences, unless max_tokens or a stop text cuts it
+        (`Generation.complete`).  See docs/grammars.md.
     speculative : draft tokens and verify several in one pass: the same tokens, in less time where text repeats itself.
         True, or `fucina.speculative.Options`, or a draft source, or a `SourceDrafter` made by hand.
     references : with speculative=True or Options, documents that the text may quote: texts, or token ids.
@@ -126,21 +139,31 @@ def generate(
     ------
     EmptyInput : the prompt, or a reference, has no token.  ContextFull : it does not fit in the context.
     TokenOutOfRange, InvalidOption, InvalidSamplerOption
+    MatcherFailed : the grammar leads into a dead end, or reached a limit; the text before it was given out.
+
+    Warns
+    -----
+    UnboundedReply : a reply under a grammar repeated one token until max_tokens.
     """
     max_tokens = checks.integer("max_tokens", max_tokens, 1)
     stops = stop_texts(stop)
     options = SamplerOptions.of({"temperature": temperature, "seed": seed, **sampling})
     ids = _prompt_ids(model, prompt, special)
     max_tokens = min(max_tokens, model.context - len(ids) + 1)  # the last token needs no row
-    sampler = Sampler(options, processor)
+    if check_grammar(grammar) is not None and ignore_eos:
+        raise InvalidOption("ignore_eos=True and a grammar exclude each other: a finished sentence can only be ended")
+    constraint = None if grammar is None else grammar.constraint(model)
+    sampler = Sampler(options, compose(processor, constraint))
     ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
-    drafter = make_drafter(model, speculative, references)
+    drafter = make_drafter(model, speculative, references, structure_of(sampler.processor))
     reset_processor(processor)
     text = StreamText(model.tokenizer, stops)
     state = model.new_cache(min(model.context, len(ids) + max_tokens))
     run = Stream(state, ids, sampler, drafter, stop_tokens=ends, max_tokens=max_tokens, on_token=text.take)
     scheduler = Scheduler(model)
     scheduler.add(run)
+
+    noted: list[bool] = []
 
     def result() -> Generation:
         return Generation(
@@ -153,6 +176,7 @@ def generate(
             max(0.0, text.first - text.began),
             text.latest - text.first,
             stats_of(drafter),
+            None if grammar is None or constraint is None else is_complete(grammar, constraint, run, text),
         )
 
     def settle() -> Generation:
@@ -160,7 +184,11 @@ def generate(
             run.cancel()
             run.check_end()
         text.finish()
-        return result()
+        done = result()
+        if constraint is not None and not noted:
+            noted.append(True)
+            note_circle(done.tokens, done.finish_reason)
+        return done
 
     out = GenerationStream(scheduler, run, text, settle, result)
     if stream:

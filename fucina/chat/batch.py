@@ -22,6 +22,9 @@ from ..errors import (
     SharedBatchProcessor,
     SharedStream,
 )
+from ..sampling import Grammar
+from ..sampling.grammar import check_grammar
+from .constrained import TurnGrammar
 from .conversation import Conversation, UserMessage
 from .mailbox import Mailbox
 from .token_conversation import TokenConversation
@@ -36,7 +39,10 @@ PATIENCE = 0.02  # seconds that a step waits for one slow writer, when no stream
 
 
 def send_batch(
-    conversations: Sequence[Conversation], users: Sequence[UserMessage], writers: Writers = None
+    conversations: Sequence[Conversation],
+    users: Sequence[UserMessage],
+    writers: Writers = None,
+    grammars: Grammar | Sequence[TurnGrammar] | None = None,
 ) -> list[Reply]:
     """Send one message to each of several conversations and return their replies.
 
@@ -46,6 +52,7 @@ def send_batch(
     users : the message to each; see `Conversation.send`.
     writers : called with the pieces of each reply's text as they are decided; None for a reply that is not streamed.
         Each is called on a thread of its own: a slow reader delays no other reply.
+    grammars : one for all replies, or one for each (None for none); default: those of the conversations.
 
     Raises
     ------
@@ -56,10 +63,11 @@ def send_batch(
         message that got no token of an answer is dropped, and every conversation can go on.
     """
     conversations, users, writers = _check(conversations, users, writers)
+    of_each = _grammars(grammars, len(conversations))
     batch = TurnBatch(conversations[0].model)
     try:
-        for c, user, write in zip(conversations, users, writers, strict=True):
-            batch.send(c, user, write)
+        for c, user, write, grammar in zip(conversations, users, writers, of_each, strict=True):
+            batch.send(c, user, write, grammar)
         while batch.busy:
             batch.step()
             for turn in batch.turns:
@@ -110,12 +118,14 @@ class TurnBatch:
         self.scheduler = Scheduler(model)
         self._mailboxes: dict[int, Mailbox] = {}  # by id(turn)
 
-    def send(self, conversation: Conversation, user: UserMessage, write: Write | None = None) -> Turn:
+    def send(
+        self, conversation: Conversation, user: UserMessage, write: Write | None = None, grammar: TurnGrammar = ...
+    ) -> Turn:
         """Let a conversation take part with a message (see `Conversation.send`); its prompt is computed first.
 
         Raises the errors of `Conversation.send`, and those of `send_batch` for streams that do not go together.
         """
-        return self._add(conversation, lambda put: conversation._send_turn(user, put), write)
+        return self._add(conversation, lambda put: conversation._send_turn(user, put, grammar), write)
 
     def send_tokens_reuse(self, conversation: Conversation, ids: Sequence[int], write: Write | None = None) -> Turn:
         """Let a conversation take part with a whole prompt (see `Conversation.send_tokens_reuse`)."""
@@ -206,6 +216,16 @@ def _check(
     return streams, messages, to
 
 
+def _grammars(given: Grammar | Sequence[TurnGrammar] | None, n: int) -> list[TurnGrammar]:
+    """The grammar of each of n turns."""
+    if given is None or isinstance(given, Grammar):
+        return [... if given is None else given] * n
+    grammars: list[TurnGrammar] = _listed("grammars", given)
+    if len(grammars) != n:
+        raise BatchLengthMismatch(f"expected a grammar, or None, for each of {n} conversations, got {len(grammars)}")
+    return [grammar if grammar is ... else check_grammar(grammar) for grammar in grammars]
+
+
 def _listed(name: str, items: Iterable[Any]) -> list[Any]:
     if not isinstance(items, Iterable):
         raise InvalidOption(f"{name} must be a sequence with one entry per conversation, got {type(items).__name__}")
@@ -221,15 +241,11 @@ def _check_together(model: Model, conversations: Sequence[TokenConversation]) ->
         raise DuplicateBatchConversation("one conversation appears twice in the batch; every stream needs its own")
     if len({id(c.cache) for c in conversations}) < n:
         raise DuplicateCache("two conversations of the batch have one cache; every stream needs its own")
-    processors = [p for c in conversations for p in _members(c.sampler.processor)]
+    processors = [p for c in conversations for p in c.sampler.processors]
     if len({id(p) for p in processors}) < len(processors):
         raise SharedBatchProcessor(
             "two conversations of the batch share a logit processor, which is one stream's state"
         )
-
-
-def _members(processor: Any) -> tuple[Any, ...]:
-    return () if processor is None else tuple(getattr(processor, "processors", (processor,)))
 
 
 def _refused(c: Conversation, error: Exception) -> Reply:

@@ -19,8 +19,10 @@ from ..errors import (
     NoSuchTurn,
     UnknownMessages,
 )
-from ..sampling import LogitProcessor, Sampler, SamplerOptions
+from ..sampling import Grammar, LogitProcessor, Sampler, SamplerOptions
+from ..sampling.grammar import check_grammar
 from ..speculative.factory import Document, make_drafter
+from .constrained import TurnGrammar, think_off_for
 from .formats import ChatFormat
 from .messages import Message, check_messages
 from .prompts import choose_template, rendered_ids, stop_ids
@@ -60,6 +62,8 @@ class Conversation(TokenConversation):
         Tokens that end a reply, besides the format's stop marker and the tokenizer's own.
     processor : LogitProcessor, optional
         Reset at the start of every turn.
+    grammar : fucina.Grammar, optional
+        Every reply is one of its sentences (`Reply.complete`); reasoning is off meanwhile.
     speculation : bool, speculative.Options, draft source or drafter
         See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
     references : sequence
@@ -88,6 +92,7 @@ class Conversation(TokenConversation):
         stop: str | Sequence[str] | None = (),
         extra_stop_ids: Sequence[int] = (),
         processor: LogitProcessor | None = None,
+        grammar: Grammar | None = None,
         speculation: Any = False,
         references: Document | Sequence[Document] = (),
         _warm: WarmState | EllipsisType = ...,
@@ -97,7 +102,7 @@ class Conversation(TokenConversation):
         self.max_tokens = checks.integer("max_tokens", max_tokens, 1)
         self.stop = stop_texts(stop)
         self.sampler = Sampler(SamplerOptions.of(sampling), processor)
-        self.think_off = bool(think_off)
+        self.think_off, self.grammar = bool(think_off), check_grammar(grammar)
         self._template = choose_template(model, template)
         opening = self._checked_opening(system)
         self.stop_ids = stop_ids(model, self._template, extra_stop_ids)
@@ -123,18 +128,19 @@ class Conversation(TokenConversation):
     # --- replies ------------------------------------------------------------------------------------------------------
 
     @overload
-    def send(self, user: UserMessage, stream: Literal[False] = False) -> Reply: ...
+    def send(self, user: UserMessage, stream: Literal[False] = False, grammar: TurnGrammar = ...) -> Reply: ...
     @overload
-    def send(self, user: UserMessage, stream: Literal[True]) -> ReplyStream: ...
+    def send(self, user: UserMessage, stream: Literal[True], grammar: TurnGrammar = ...) -> ReplyStream: ...
     @overload
-    def send(self, user: UserMessage, stream: bool) -> Reply | ReplyStream: ...
-    def send(self, user: UserMessage, stream: bool = False) -> Reply | ReplyStream:
+    def send(self, user: UserMessage, stream: bool, grammar: TurnGrammar = ...) -> Reply | ReplyStream: ...
+    def send(self, user: UserMessage, stream: bool = False, grammar: TurnGrammar = ...) -> Reply | ReplyStream:
         """Send a message and return the reply.
 
         Parameters
         ----------
         user : text, or a list of text parts as in messages of chat APIs.
         stream : return a `ReplyStream` of text pieces instead of waiting for the end.
+        grammar : of this reply alone, or None for none; default: the conversation's.
 
         Raises
         ------
@@ -142,7 +148,7 @@ class Conversation(TokenConversation):
         ChatTemplateError : there is no template, it refuses the message, or that is no text; nothing has changed.
         UnknownMessages : the template renders whole conversations, and not all messages of this one came from `send`.
         """
-        return self._answer(self._send_turn(user), stream)
+        return self._answer(self._send_turn(user, None, grammar), stream)
 
     @overload
     def send_rendered(self, rendered: str, stream: Literal[False] = False) -> Reply: ...
@@ -210,10 +216,10 @@ class Conversation(TokenConversation):
         record, base = self._story.turns[-1], self._story.without(1)
         user = None if record.messages is None else self.messages[record.messages]
         if isinstance(self._template, ChatTemplate) and user is not None:
-            ids = self._encode(self._template, [*base.messages, user])
+            ids = self._encode(self._template, [*base.messages, user], self._think_off(record.grammar))
         else:
             ids = self.history[: record.prompt_end]
-        return self._answer(self._begin(base, ids, user, before=self._story), stream)
+        return self._answer(self._begin(base, ids, user, None, self._story, record.grammar), stream)
 
     def undo(self, turns: int = 1) -> None:
         """Take back the latest turns, message and reply; raises NoSuchTurn (fewer exist), InvalidOption (no number)."""
@@ -249,23 +255,25 @@ class Conversation(TokenConversation):
             self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
         return opening
 
-    def _send_turn(self, user: UserMessage, write: Write | None = None) -> Turn:
+    def _send_turn(self, user: UserMessage, write: Write | None = None, grammar: TurnGrammar = ...) -> Turn:
         self._end_turn()
+        grammar = self.grammar if grammar is ... else check_grammar(grammar)
         if self._template is None:
             self._template = ChatTemplate.of(self.model)  # raises: there is none
         message = check_messages([{"role": "user", "content": user}])[0]
+        think_off = self._think_off(grammar)
         if isinstance(self._template, ChatFormat):
             ids = self._template.encode_turn(
-                self.model.tokenizer, message["content"], self.system, not self.history, self.think_off
+                self.model.tokenizer, message["content"], self.system, not self.history, think_off
             )
-            return self._append(ids, message, write)
+            return self._append(ids, message, write, grammar)
         if not self._story.complete:
             raise UnknownMessages(
                 "the model's template renders whole conversations, and not all messages of this one are known; "
                 "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
             )
-        ids = self._encode(self._template, [*self.messages, message])
-        return self._begin(self._story, ids, message, write)
+        ids = self._encode(self._template, [*self.messages, message], think_off)
+        return self._begin(self._story, ids, message, write, grammar=grammar)
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
@@ -273,6 +281,13 @@ class Conversation(TokenConversation):
         base = self._story._replace(messages=[], turns=(), complete=False)
         return self._begin(base, ids, None, write, before=self._story)
 
-    def _encode(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-        variables: dict[str, Any] = {"enable_thinking": False} if self.think_off else {}
+    def _think_off(self, grammar: Grammar | None) -> bool:
+        """Whether the model is asked not to reason: a grammar governs a reply from its first token on."""
+        if grammar is None or self._template is None:
+            return self.think_off
+        told = any(record.grammar is not None for record in self._story.turns)
+        return think_off_for(self.model, self._template, self.think_off, told)
+
+    def _encode(self, template: ChatTemplate, messages: Sequence[Message], think_off: bool) -> list[int]:
+        variables: dict[str, Any] = {"enable_thinking": False} if think_off else {}
         return template.encode(self.model.tokenizer, messages, **variables)

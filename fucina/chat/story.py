@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ..sampling import Grammar
     from .messages import Message
     from .turn import Reply, Turn
 
 
 class TurnRecord(NamedTuple):
-    """Counts that belong to a turn: tokens before it, tokens up to its reply, messages before it (None: not by `send`)."""
+    """What belongs to a turn: tokens before it, tokens up to its reply, messages before it (None: not by `send`), grammar."""
 
     start: int
     prompt_end: int
     messages: int | None
+    grammar: Grammar | None
 
 
 class Story(NamedTuple):
@@ -53,7 +55,9 @@ class Story(NamedTuple):
         """The story with a turn that has ended."""
         tokens = turn.stream.tokens[: turn.stream.prompt_end + len(reply.tokens)]
         known = None if turn.user is None else len(self.messages)
-        record = TurnRecord(turn.start, turn.stream.prompt_end, known)
+        record = TurnRecord(
+            turn.start, turn.stream.prompt_end, known, None if turn.constrained is None else turn.constrained.grammar
+        )
         messages = self.messages
         if turn.user is not None:
             messages = [*messages, turn.user, {"role": "assistant", "content": reply.text}]

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from ..checks import shown
 from ..engine.drafts import Drafter, common_prefix
+from ..engine.interrupts import HoldInterrupts
 from ..engine.scheduler import Scheduler
 from ..engine.stream import Stream, rewind_point
 from ..engine.text import StreamText
 from ..errors import ContextFull, ConversationClosed, EmptyMessages, InvalidPrefix
-from ..sampling import Sampler, reset_processor
+from ..sampling import Grammar, Sampler, reset_processor
 from ..speculative.factory import Document, reference_ids, reference_source, stats_of
+from .constrained import Constrained, TurnGrammar, constrain_turn
 from .story import Story
 from .turn import Reply, ReplyStream, Turn, Write
 from .warm import WarmState
@@ -35,6 +37,7 @@ class TokenConversation:
     Attributes
     ----------
     model, sampler, drafter : make the replies.
+    grammar : of every reply, unless one is given with the message; or None.
     stop, stop_ids, max_tokens : end them.
     prefix_rows : int
         Rows of the cache before the first token; see `note_prefix_rows`.
@@ -43,12 +46,14 @@ class TokenConversation:
     model: Model
     sampler: Sampler
     drafter: Drafter | None
+    grammar: Grammar | None
     stop: tuple[str, ...]
     stop_ids: frozenset[int]
     max_tokens: int
     prefix_rows: int
     _state: State | None
     _story: Story
+    _constrained: Constrained | None = None  # what the latest turn has put into sampler and drafter
 
     # --- contents -----------------------------------------------------------------------------------------------------
 
@@ -170,11 +175,17 @@ class TokenConversation:
         if turn is not None:
             turn.cancel()
 
-    def _append(self, ids: list[int], user: Message | None = None, write: Write | None = None) -> Turn:
+    def _append(
+        self,
+        ids: list[int],
+        user: Message | None = None,
+        write: Write | None = None,
+        grammar: TurnGrammar = ...,
+    ) -> Turn:
         """Begin a turn whose prompt goes after the history."""
         if not ids:
             raise EmptyMessages("there is nothing to answer: the prompt has no token")
-        return self._begin(self._story, [*self._story.tokens, *ids], user, write)
+        return self._begin(self._story, [*self._story.tokens, *ids], user, write, grammar=grammar)
 
     def _begin(
         self,
@@ -183,6 +194,7 @@ class TokenConversation:
         user: Message | None,
         write: Write | None = None,
         before: Story | None = None,
+        grammar: TurnGrammar = ...,
     ) -> Turn:
         """Begin a turn whose prompt is the whole conversation; what the state shares with it stays.
 
@@ -198,6 +210,8 @@ class TokenConversation:
                 f"the conversation has {len(ids)} tokens with this message{prefix}, and the context holds "
                 f"{self.capacity}, the reply included; start a new one"
             )
+        with HoldInterrupts():
+            self._constrained = constrain_turn(self, grammar, self._constrained)
         reset_processor(self.sampler.processor)  # may fail: before anything has changed
         self._keep_rows(ids)
         self.cache.checkpoint()  # so that a recurrent state can come back here when the turn is undone or made again
@@ -212,7 +226,7 @@ class TokenConversation:
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
-        turn = Turn(self, base, before or base, stream, text, user)
+        turn = Turn(self, base, before or base, stream, text, user, self._constrained)
         self._story = base._replace(turn=turn)
         return turn
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..engine.drafts import common_prefix
 from ..engine.stream import Stream
 from ..engine.text import StreamText, TextStream
-from ..generation import Generation, finish_reason
+from ..generation import Generation, finish_reason, is_complete
+from ..sampling.grammar import note_circle
 from ..speculative.factory import stats_of
 
 if TYPE_CHECKING:
+    from .constrained import Constrained
     from .messages import Message
     from .story import Story
     from .token_conversation import TokenConversation
@@ -56,6 +58,7 @@ class Turn:
     before : the conversation as it was, and is again if this turn ends without a token.
     start : tokens that the prompt shares with `base`.
     user : the message that is answered; None if it is not known.
+    constrained : the grammar that the reply follows, and its place in it; or None.
     reply : None until the turn is settled.
     """
 
@@ -67,9 +70,11 @@ class Turn:
         stream: Stream,
         text: StreamText,
         user: Message | None,
+        constrained: Constrained | None = None,
     ) -> None:
         self.conversation, self.base, self.before = conversation, base, before
         self.stream, self.text, self.user = stream, text, user
+        self.constrained = constrained
         self.start = common_prefix(base.tokens, stream.tokens[:-1])
         self.reply: Reply | None = None
 
@@ -102,6 +107,8 @@ class Turn:
             reply = self.describe()
             self.conversation._enter(self, reply)
             self.reply = reply
+            if self.constrained is not None:
+                note_circle(reply.tokens, reply.finish_reason)
         return self.reply
 
     def describe(self) -> Reply:
@@ -123,6 +130,7 @@ class Turn:
             (text.first or now) - text.began,
             text.latest - text.first,
             stats_of(stream.drafter),
+            None if self.constrained is None else is_complete(*self.constrained, stream, text),
             stream.reused,
             None if text.fired is None else text.stops.index(text.fired),
             stream.error,

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_sampling_options(
         parser, "choosing tokens (default: what is recommended for the model, else what is in brackets)"
     )
+    common.add_grammar_options(parser)
     common.add_spec_options(parser)
     common.add_json(parser)
 
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from ..chat import Conversation
 
     speculation, references = common.spec_options(args)
+    grammar = common.grammar_option(args)
     sampling = common.sampling_options(args, _look_into(args))
     model = common.load_model(args)
     try:
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
             max_tokens=args.max_tokens,
             think_off=args.think_off,
             stop=args.stop,
+            grammar=grammar,
             speculation=speculation,
             references=references,
             **sampling,

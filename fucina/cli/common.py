@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..engine.drafts import Drafter
     from ..generation import Generation
     from ..model import Model
+    from ..sampling import Grammar
     from ..sampling.recommended import Recommended
 
 SAMPLING = (
@@ -100,6 +101,58 @@ def add_max_tokens(parser: argparse.ArgumentParser, default: int) -> None:
     parser.add_argument(
         "-n", "--max-tokens", type=int, default=default, metavar="N", help=f"at most this many new tokens ({default})"
     )
+
+
+def add_grammar_options(parser: argparse.ArgumentParser) -> None:
+    """Add grammars: which texts a reply may be."""
+    group = parser.add_argument_group("a reply that follows a grammar (one of these)")
+    kinds = group.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--json-schema", metavar="FILE|TEXT", help="JSON that a schema allows; a file, or the schema itself"
+    )
+    kinds.add_argument("--json-reply", action="store_true", help="any JSON value")
+    kinds.add_argument("--regex", metavar="PATTERN", help="a text that the regular expression matches as a whole")
+    kinds.add_argument(
+        "--lark", metavar="FILE|TEXT", help="a sentence of a grammar in Lark's notation, which starts at `start`"
+    )
+    group.add_argument("--max-field", type=int, metavar="N", help="with --json-schema: limit fields that have no limit")
+
+
+def grammar_option(args: argparse.Namespace) -> Grammar | None:
+    """Return the grammar that the options name, or None.
+
+    Raises
+    ------
+    InvalidGrammar, LlguidanceNotEnabled
+        Before a model is loaded.
+    InvalidOption
+        A file cannot be read, or --max-field has nothing to limit.
+    """
+    from ..sampling import Grammar
+
+    if args.max_field is not None and args.json_schema is None:
+        raise InvalidOption("--max-field needs --json-schema")
+    if args.json_schema is not None:
+        return Grammar.json_schema(_file_or_text("--json-schema", args.json_schema, "{"), max_field=args.max_field)
+    if args.lark is not None:
+        return Grammar.lark(_file_or_text("--lark", args.lark, ":"))
+    if args.regex is not None:
+        return Grammar.regex(args.regex)
+    return Grammar.json() if args.json_reply else None
+
+
+def _file_or_text(option: str, value: str, mark: str) -> str:
+    """The contents of a file; what holds `mark`, or is true or false, is the text itself unless a file is named so."""
+    try:
+        path = Path(value)
+        if path.is_file() or not (mark in value or value.strip() in ("true", "false")):
+            return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        if mark not in value:
+            raise InvalidOption(f"{option} {value}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidOption(f"{option} {value}: not UTF-8, at byte {error.start}") from None
+    return value
 
 
 def add_spec_options(parser: argparse.ArgumentParser) -> None:
@@ -222,6 +275,7 @@ def describe(result: Generation, finish_reason: str | None = None) -> dict[str, 
         "text": result.text,
         "tokens": result.tokens,
         "finish_reason": finish_reason or result.finish_reason,
+        **({} if result.complete is None else {"complete": result.complete}),
         "stop": result.stop,
         "prompt_tokens": result.prompt_tokens,
         "seed": result.seed,

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_max_tokens(parser, defaults.GENERATE_TOKENS)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends a text")
     parser.add_argument("--stats", action="store_true", help="print counts and speed on stderr at the end")
+    common.add_grammar_options(parser)
     common.add_spec_options(parser)
     common.add_json(parser)
 
@@ -26,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Stream the continuation to stdout, or print it as JSON."""
     options = common.sampling_options(args)
     speculative, references = common.spec_options(args)
+    grammar = common.grammar_option(args)
     prompt = text.read_text(args.prompt, "prompt")
     model = common.load_model(args)
     try:
@@ -35,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
             stop=args.stop,
             stream=True,
             ignore_eos=args.ignore_eos,
+            grammar=grammar,
             speculative=speculative,
             references=references,
             **options,

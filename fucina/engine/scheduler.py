@@ -276,9 +276,8 @@ def _shared(stream: Stream, other: Stream) -> str | None:
 
 
 def _processors(stream: Stream) -> tuple[Any, ...]:
-    """The logit processors of a stream: those of a composition one by one."""
-    processor = getattr(stream.sampler, "processor", None)
-    return () if processor is None else tuple(getattr(processor, "processors", (processor,)))
+    """The logit processors of a stream, as far as its sampler has any."""
+    return getattr(stream.sampler, "processors", ())
 
 
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:

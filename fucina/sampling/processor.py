@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,7 +17,13 @@ _MAX_TOKEN = (1 << 31) - 1
 class LogitProcessor(Protocol):
     """What a sampler calls.  One processor belongs to one stream and one thread.
 
-    A processor that remembers nothing may leave `reset` out (see `reset_processor`).
+    A processor that remembers nothing may leave `reset` out (see `reset_processor`).  One that has *structure*, a grammar
+    for example, may have more; each of these looks ahead and changes nothing:
+
+    - `allowed() -> ndarray | None`: the only ids that may be chosen next, ascending, where they are few.  The sampler
+      then looks at their logits alone, and `process` is not called.
+    - `forced_tokens(limit) -> list of int` and `valid_prefix(tokens) -> int`: see `has_structure`.
+    - `prepare()`: what can be done before the logits are there; the scheduler calls it beside a pass.
     """
 
     def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
@@ -38,6 +44,20 @@ def check_processor(processor: LogitProcessor | None) -> LogitProcessor | None:
         lacks = f" without {' and '.join(missing)}" if missing else ""
         raise InvalidOption(f"processor must be an object with process and commit, got {found}{lacks}")
     return processor
+
+
+def has_structure(processor: LogitProcessor | None) -> bool:
+    """Whether a processor knows what may follow beyond the next token, so that it can draft.
+
+    It then has `forced_tokens(limit)`, the tokens that spell what must follow, and `valid_prefix(tokens)`, how many of
+    some tokens it would allow.
+    """
+    return all(callable(getattr(processor, name, None)) for name in ("forced_tokens", "valid_prefix"))
+
+
+def structure_of(processor: LogitProcessor | None) -> Any:
+    """Return the member of a composition that has structure, the first if several have; None if none has."""
+    return next(filter(has_structure, members(processor)), None)
 
 
 def reset_processor(processor: LogitProcessor | None) -> None:

@@ -10,7 +10,7 @@ from .. import checks
 from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
 from ..kernels.softmax_weights import MAX_VOCAB
 from .options import SamplerOptions
-from .processor import LogitProcessor, check_processor, reset_processor
+from .processor import LogitProcessor, check_processor, members, reset_processor
 from .rng import MASK, CounterRng
 
 
@@ -92,22 +92,53 @@ class Sampler:
         """Choose as `next` does, but change nothing yet: returns the token, and the `position` to commit it with."""
         options = self.options
         row = self._as_row(logits)
+        only = self._only_ids(len(row))
+        if only is not None:
+            return self._choose_among(row, only, history)
         if self.processor is not None or options.penalises:
             self._row[:] = row
             row = self._row
             if self.processor is not None:
                 self.processor.process(row, history)
             if options.penalises:
-                self._penalise(row, history)
+                self._penalise(row, np.array(history[-options.repeat_last_n :], dtype=np.int64))
+        return self._pick(row)
+
+    def _only_ids(self, vocab: int) -> np.ndarray | None:
+        """The ids that the processor leaves, ascending, where it says that they are few."""
+        allowed = getattr(self.processor, "allowed", None)
+        only = allowed() if allowed is not None else None
+        return None if only is None else only[: np.searchsorted(only, vocab)]
+
+    def _choose_among(self, row: np.ndarray, only: np.ndarray, history: Sequence[int]) -> tuple[int, int]:
+        """Choose among a few ids: what the whole row with -inf everywhere else would give.
+
+        In the order that decides (logit downwards, equal ones by lowest id) they stand before all others, and what
+        is -inf has no weight.
+        """
+        o = self.options
+        if not len(only):
+            raise AllTokensMasked(f"the processor allows none of {len(row)} tokens")
+        few = row[only]
+        if o.penalises:
+            window = np.array(history[-o.repeat_last_n :], dtype=np.int64)
+            at = np.minimum(np.searchsorted(only, window), len(only) - 1)
+            self._penalise(few, at[only[at] == window])
+        return self._pick(few, only)
+
+    def _pick(self, row: np.ndarray, ids: np.ndarray | None = None) -> tuple[int, int]:
+        """Choose from logits that are final; `ids` are their tokens, by default 0, 1, 2, ..."""
         best = int(row.argmax())  # the first maximum; a NaN wins over everything
         highest = float(row[best])
         if math.isnan(highest) or highest == np.inf:
-            raise NonFiniteLogits(f"logit {best} of {len(row)} is {highest}: expected finite values or -inf")
+            token = best if ids is None else ids[best]
+            raise NonFiniteLogits(f"logit {token} of {len(row)} is {highest}: expected finite values or -inf")
         if highest == -np.inf:
             raise AllTokensMasked(f"all {len(row)} logits are -inf: no token is left to choose")
-        if options.greedy:
-            return best, self.rng.position
-        return self._draw(row, highest), self.rng.position + 1
+        position = self.rng.position
+        if not self.options.greedy:
+            best, position = self._draw(row, highest), position + 1
+        return (best if ids is None else int(ids[best])), position
 
     def commit(self, token: int, position: int) -> None:
         """Enter a chosen token: the processor is given it, and its draw counts.
@@ -122,6 +153,11 @@ class Sampler:
         """Start the draws of the seed again, and reset the processor."""
         self.rng = CounterRng(self.options.seed)
         reset_processor(self.processor)
+
+    @property
+    def processors(self) -> tuple[LogitProcessor, ...]:
+        """The logit processors, those of a composition one by one."""
+        return members(self.processor)
 
     def state(self) -> SamplerState:
         """Return the place in the stream of draws, for `restore`.  A processor's state is its own."""
@@ -153,21 +189,22 @@ class Sampler:
             self._scratch = ()
         return np.ascontiguousarray(row, dtype=np.float32)
 
-    def _penalise(self, row: np.ndarray, history: Sequence[int]) -> None:
+    def _penalise(self, row: np.ndarray, window: np.ndarray) -> None:
         from ..kernels.penalties import penaliser
 
         o = self.options
-        window = np.array(history[-o.repeat_last_n :], dtype=np.int64)
         window.sort()
         penaliser()(row, window, o.repeat_penalty, o.frequency_penalty, o.presence_penalty)
 
     def _draw(self, row: np.ndarray, highest: float) -> int:
         from ..kernels.draw import drawer  # here, so that greedy decoding compiles nothing
 
-        if not self._scratch:
-            n = row.size
+        n = row.size
+        if not self._scratch or len(self._scratch[0]) < n:
             kinds = (np.int32, np.float32, np.int64, np.int64, None, np.int32, np.float32)
             self._scratch = tuple(np.ones(n, np.int64) if kind is None else np.empty(n, kind) for kind in kinds)
         o = self.options
         u = self.rng.peek()
-        return drawer()(row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *self._scratch)
+        return drawer()(
+            row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *(part[:n] for part in self._scratch)
+        )

@@ -4,6 +4,7 @@ from ..engine.cost_table import CostTable, default_table
 from ..engine.drafts import Draft, Drafter
 from ..engine.verify_cost import VerifyCost
 from .cascade import CascadeOptions, SpeculationIndex
+from .constrained import ConstrainedSource
 from .cost_gate import CostGate
 from .drafter import SourceDrafter
 from .factory import make_drafter
@@ -14,6 +15,7 @@ from .source import DraftSource, StepRecord, TopKRow, wants_top_k
 
 __all__ = [
     "CascadeOptions",
+    "ConstrainedSource",
     "CostGate",
     "CostTable",
     "Cursor",

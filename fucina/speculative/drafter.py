@@ -22,6 +22,7 @@ from ..engine.stream import Stream
 from ..engine.verify_cost import VerifyCost
 from ..errors import InvalidOption, TopKFeedbackDisabled
 from ..kernels.top_k import top_ids
+from .constrained import ConstrainedSource, Structure, inner_source
 from .cost_gate import CostGate
 from .ledger import Ledger
 from .odds import worth
@@ -104,6 +105,12 @@ class SourceDrafter(Drafter):
         self._seen: list[int] = []  # what the source was given
         self._stream: Stream | None = None  # whose text that is
         self._kind = "fallback"  # of the step under way, unless it verifies
+        self._certain = False  # whether its draft is what a grammar forces
+
+    def constrain(self, structure: Structure | None) -> None:
+        """Draft under a grammar from now on, the processor of the stream's sampler; None for no grammar."""
+        inner = inner_source(self.source)
+        self.source = inner if structure is None else ConstrainedSource(structure, inner)
 
     # --- the text -----------------------------------------------------------------------------------------------------
 
@@ -133,7 +140,14 @@ class SourceDrafter(Drafter):
         """See `Drafter.draft`.  InvalidDraft where the source returns no sequence of tokens."""
         self._catch_up(stream, stream.tokens)
         options, gate = self.options, self.gate
-        self._kind = "fallback"
+        self._kind, self._certain = "fallback", False
+        if options.enabled and isinstance(self.source, ConstrainedSource):
+            forced = self.source.forced(min(options.max_draft, limit))
+            tokens, _ = usable(forced, len(forced), self._vocab, stream.stop_tokens, self.source)
+            if tokens:  # certain: no gate is asked, and one token alone may be worth a row
+                self._certain = True
+                verified = self._worth(tokens, stream.state.len, streams, least=1)
+                return Draft(tokens[:verified]) if verified else NO_DRAFT
         if not options.enabled or (gate is not None and not gate.allows()):
             self._kind = "off"
             return NO_DRAFT
@@ -157,18 +171,19 @@ class SourceDrafter(Drafter):
             if len(seen) != length:  # it wrote into what it was shown
                 self._seen = list(self._stream.tokens[:length]) if self._stream is not None else []
 
-    def _worth(self, tokens: list[int], context: int, streams: int) -> int:
+    def _worth(self, tokens: list[int], context: int, streams: int, least: int | None = None) -> int:
         options, n = self.options, len(tokens)
-        if n < options.min_draft:
+        least = options.min_draft if least is None else least
+        if n < least:
             return 0
         allowance = self._ledger.allowance if self._bounded else math.inf
         costs = self.cost.estimates(n, context, streams)
         if not options.adapt_budget:  # as many as are allowed, whatever they are expected to win
             while n and costs[n] > 1.0 + allowance:
                 n -= 1
-            return n if n >= options.min_draft else 0
-        odds = odds_of(self.source, n) if self._has_odds else None
-        return worth(Draft(tokens, odds), costs, self.cost.curve(context), allowance, options.min_draft)
+            return n if n >= least else 0
+        odds = odds_of(self.source, n) if self._has_odds or self._certain else None
+        return worth(Draft(tokens, odds), costs, self.cost.curve(context), allowance, least)
 
     # --- after a pass -------------------------------------------------------------------------------------------------
 
@@ -186,7 +201,7 @@ class SourceDrafter(Drafter):
         if not verified.of_prompt:
             cost = self._price(verified)
             self._ledger.enter(verified.sampled, cost)
-            if draft and self.gate is not None:
+            if draft and self.gate is not None and not self._certain:
                 self.gate.record(verified.sampled, accepted, len(draft), cost)
         # where `on_token` ended the turn, its caller may drop the newest token (it completes a stop text): a source
         # that cannot forget is given it when the next turn shows that it stayed
@@ -212,6 +227,7 @@ class SourceDrafter(Drafter):
 
     def shared_with(self, other: Drafter) -> str | None:
         """See `Drafter.shared_with`: a source follows one text, too."""
-        if isinstance(other, SourceDrafter) and self.source is other.source and self is not other:
+        mine = inner_source(self.source)
+        if isinstance(other, SourceDrafter) and mine is inner_source(other.source) and self is not other:
             return "draft source"
         return super().shared_with(other)

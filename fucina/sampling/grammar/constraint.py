@@ -1,0 +1,170 @@
+"""One stream's place in a grammar: which tokens may follow, and what must."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import MatcherFailed
+from .llg import Program, Vocabulary, failure
+
+if TYPE_CHECKING:
+    from ...tokenizers import Tokenizer
+
+FEW = 8  # where at most one token in so many is allowed, the sampler looks at these alone
+SPECIAL = b"\xff"  # begins a special token in what llguidance forces: such a token is not text
+LONGEST = 256  # forced bytes that are drafted at most
+
+
+class Constraint:
+    """The place of one text in its grammar: a `LogitProcessor` with structure.  Made by `Grammar.constraint`.
+
+    It belongs to one stream and one thread.  `process` forbids every token that cannot go on to a text of the grammar;
+    an end token is allowed once the text is whole.  Nothing is ever taken back: only chosen tokens are committed.
+
+    Parameters
+    ----------
+    program : of the grammar.
+    vocabulary : that it is compiled for.
+    tokenizer : that writes forced text.
+    """
+
+    __slots__ = (
+        "_ended", "_few", "_is_few", "_mask", "_matcher", "_program", "_ready", "_tokenizer", "_vocabulary",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+        self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
+        self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
+        self._ended = False
+        self.reset()
+
+    # --- as a processor -----------------------------------------------------------------------------------------------
+
+    def process(self, logits: np.ndarray, history: Sequence[int]) -> None:
+        """Set the logits of all tokens that may not follow to -inf.
+
+        Raises
+        ------
+        MatcherFailed : nothing may follow although the text is not whole, or a limit was reached.
+        """
+        self._look()
+        bits = np.unpackbits(
+            self._mask.view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
+        )
+        np.copyto(logits[: len(bits)], -np.inf, where=bits == 0)
+        logits[len(bits) :] = -np.inf
+
+    def allowed(self) -> np.ndarray | None:
+        """Return the ids that may follow, ascending, if they are few; None if they are many.  Raises as `process`."""
+        self._look()
+        return self._few if self._is_few else None
+
+    def commit(self, token: int) -> None:
+        """Enter a chosen token.
+
+        Raises
+        ------
+        MatcherFailed : the grammar does not allow it here.
+        """
+        self._ready = False
+        if token in self._vocabulary.ends and (self._ended or self._matcher.is_accepting()):
+            self._ended = True
+            return
+        if self._ended or not self._matcher.consume_token(token):
+            reason = failure(self._matcher)
+            raise MatcherFailed(f"the grammar does not allow token {token} here{f': {reason}' if reason else ''}")
+
+    def reset(self) -> None:
+        """Begin another text."""
+        self._matcher = self._vocabulary.matcher(self._program)
+        self._ready = self._ended = self._is_few = False
+        self._few = np.empty(0, np.int64)
+
+    # --- structure: what must follow ----------------------------------------------------------------------------------
+
+    def forced_tokens(self, limit: int = 64) -> list[int]:
+        """Return tokens that spell what must follow, as the tokenizer would write it; at most `limit`.
+
+        The text is forced, its tokens are not: the mask allows other spellings of it.  What a longer token could still
+        swallow is left out, see `tail_token`.
+        """
+        tokens = self._forced()[:-1]
+        return tokens[: self.valid_prefix(tokens[:limit])]
+
+    def tail_token(self) -> int | None:
+        """Return the token that spells the rest of the forced text; a longer one may take its place."""
+        return next(reversed(self._forced()), None)
+
+    def _forced(self) -> list[int]:
+        if self._ended or self._matcher.is_stopped():
+            return []
+        forced = bytes(self._matcher.compute_ff_bytes()).partition(SPECIAL)[0]
+        return self._written(forced) if 0 < len(forced) <= LONGEST else self._written(forced[:LONGEST])[:-1]
+
+    def _written(self, text: bytes) -> list[int]:
+        """The tokenizer's ids of a text that goes on from another one."""
+        with contextlib.suppress(UnicodeDecodeError):
+            text.decode()  # ends inside a character: no tokens, rather than others than would come
+            return self._ids(text)
+        return []
+
+    def _ids(self, text: bytes) -> list[int]:
+        ids = self._tokenizer.encode(text, special=False)
+        extra = sum(len(self._tokenizer.piece(i)) for i in ids) - len(text)
+        at = 0
+        while extra > 0 and at < len(ids):  # a space that SentencePiece puts in front of every text
+            extra -= len(self._tokenizer.piece(ids[at]))
+            at += 1
+        return ids[at:] if extra == 0 else []
+
+    def valid_prefix(self, tokens: Sequence[int]) -> int:
+        """Return how many of `tokens`, from the first on, the grammar would allow here.  Changes nothing."""
+        if self._ended or self._matcher.is_stopped() or not tokens:
+            return 0
+        known = next((i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size), len(tokens))
+        return int(self._matcher.validate_tokens([int(token) for token in tokens[:known]]))
+
+    # --- what is reached ----------------------------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the text so far is a sentence of the grammar; it may go on nevertheless."""
+        return failure(self._matcher) is None and bool(self._matcher.is_accepting())
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end token was committed."""
+        return self._ended
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is a sentence of the grammar, and over: it was ended, or nothing can follow."""
+        return self.accepting and (self._ended or bool(self._matcher.is_stopped()))
+
+    def clone(self) -> Constraint:
+        """Return a constraint of the same grammar at the beginning of a text, for another stream."""
+        return Constraint(self._program, self._vocabulary, self._tokenizer)
+
+    def _look(self) -> None:
+        """Compute the mask of the next token, unless that was done."""
+        if self._ready:
+            return
+        if self._ended:
+            raise MatcherFailed("the text was ended, and one more token is asked for")
+        mask = self._mask
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        reason = failure(self._matcher)
+        if reason is not None:
+            raise MatcherFailed(f"the text cannot go on: {reason}")
+        count = int(np.bitwise_count(mask).sum())
+        self._is_few = count * FEW <= self._vocabulary.size
+        if self._is_few:
+            words = np.flatnonzero(mask)
+            bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(len(words), 32)
+            at, bit = np.nonzero(bits)
+            self._few = words[at] * 32 + bit
+        self._ready = True

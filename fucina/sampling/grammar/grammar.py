@@ -1,0 +1,169 @@
+"""Which texts are allowed: a JSON schema, a regex, a grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...checks import shown
+from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
+from . import llg
+from .constraint import Constraint
+from .schema import CHARACTERS, prepared
+
+if TYPE_CHECKING:
+    from ...tokenizers import Tokenizer
+
+RULES = 5_000  # of a Lark grammar
+CIRCLE = 16  # tokens at the end of a reply that are all the same
+
+_RULE = re.compile(r"^[ \t]*[?!]?[A-Za-z_]\w*(?:\.\-?\d+)?(?:\[[^\]\n]*\])?(?:\{[^}\n]*\})?[ \t]*:", re.MULTILINE)
+
+
+class UnboundedReply(UserWarning):
+    """A constrained reply repeated one token until its budget was used up: a field without a limit."""
+
+
+class HasTokenizer(Protocol):
+    """What a constraint needs of a model: `fucina.Model` has it."""
+
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Which texts a reply may be.  Made by one of the class methods; it may be used by any number of streams and threads.
+
+    Attributes
+    ----------
+    kind : "json_schema", "json", "regex", "lark" or "llguidance".
+    program : what is compiled.
+
+    Raises
+    ------
+    InvalidGrammar : it cannot be compiled.  Three kinds of it: UnsatisfiableGrammar (no text is allowed),
+        UnsupportedKeyword (it asks for what is not enforced), GrammarTooLarge.
+    LlguidanceNotEnabled : the package llguidance is missing.
+    """
+
+    kind: str
+    program: llg.Program
+
+    def __post_init__(self) -> None:
+        llg.byte_vocabulary().matcher(self.program)  # raises here, not when a model is about to answer
+
+    def __repr__(self) -> str:
+        return f"Grammar({self.kind}, {len(self.program)} characters)"
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def json_schema(cls, schema: Any, *, whitespace: str | int = "spaced", max_field: int | None = None) -> Grammar:
+        """JSON that a schema allows (draft 2020-12; docs/grammars.md lists the keywords).
+
+        Parameters
+        ----------
+        schema : dict (pydantic's `model_json_schema()` for example), True, or text.
+        whitespace : "spaced" writes `{"a": 1, "b": 2}`, "compact" `{"a":1,"b":2}`; a number allows up to so many blanks
+            and line breaks wherever JSON does.
+        max_field : give strings and arrays without a limit this one, integers without a limit 15 digits, and close
+            objects: so that a greedy reply cannot go on in one field for ever.
+        """
+        return cls("json_schema", llg.program("json_schema", prepared(schema, whitespace, max_field)))
+
+    @classmethod
+    def json(cls, *, whitespace: str | int = "spaced") -> Grammar:
+        """Any JSON value."""
+        return cls("json", llg.program("json_schema", prepared(True, whitespace, None)))
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """Texts that a regular expression matches as a whole (the syntax of Rust's crate regex: nothing looks around)."""
+        return cls("regex", llg.program("regex", _text("a regex", pattern)))
+
+    @classmethod
+    def lark(cls, text: str) -> Grammar:
+        """Sentences of a context-free grammar, in llguidance's variant of Lark's notation; they begin at `start`."""
+        _check_rules(_text("a Lark grammar", text))
+        return cls("lark", llg.program("lark_grammar", text))
+
+    @classmethod
+    def llguidance(cls, source: str | dict[str, Any]) -> Grammar:
+        """A composition in llguidance's own form: `{"grammars": [{"lark_grammar": ...}, {"name": ..., ...}]}`."""
+        try:
+            parsed = json.loads(_text("a composition", source)) if isinstance(source, str) else source
+            grammars = [dict(grammar) for grammar in parsed["grammars"]]
+            json.dumps(grammars)
+        except RecursionError:
+            raise GrammarTooLarge("the composition is nested too deeply") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidGrammar(f'expected {{"grammars": [...]}} as JSON, got {shown(source)}: {error}') from None
+        if not grammars:
+            raise InvalidGrammar("a composition needs at least one grammar")
+        for grammar in grammars:
+            if isinstance(grammar.get("lark_grammar"), str):
+                _check_rules(grammar["lark_grammar"])
+        return cls("llguidance", llg.composed(grammars))
+
+    # --- use ----------------------------------------------------------------------------------------------------------
+
+    def constraint(self, model: HasTokenizer | Tokenizer, ends: Collection[int] | None = None) -> Constraint:
+        """Return one stream's matcher: a logit processor, to be given to a sampler.
+
+        Parameters
+        ----------
+        model : or its tokenizer.
+        ends : tokens that may end the text; default: all that the tokenizer calls ends.
+
+        Raises
+        ------
+        NoEosToken : there is none.
+        """
+        tokenizer = model.tokenizer if hasattr(model, "tokenizer") else model
+        known = llg.vocabulary(tokenizer, frozenset(tokenizer.eog_ids if ends is None else ends))
+        return Constraint(self.program, known, tokenizer)
+
+    def matches(self, text: str | bytes) -> bool:
+        """Return whether a whole text is a sentence of this grammar."""
+        data = list(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+        matcher = llg.byte_vocabulary().matcher(self.program)
+        return matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
+
+
+def check_grammar(grammar: Grammar | None) -> Grammar | None:
+    """Return a grammar or None; raises InvalidOption for anything else."""
+    if not isinstance(grammar, (Grammar, type(None))):
+        raise InvalidOption(f"grammar must be a fucina.Grammar or None, got {type(grammar).__name__}")
+    return grammar
+
+
+def note_circle(tokens: Sequence[int], finish_reason: str) -> None:
+    """Warn where a constrained reply was cut while it repeated one token: a field of its grammar has no limit."""
+    run = 0
+    while run < len(tokens) and tokens[-1 - run] == tokens[-1]:
+        run += 1
+    if finish_reason == "length" and run >= CIRCLE:
+        warnings.warn(
+            f"the reply repeated token {tokens[-1]} {run} times until its budget was used up: a field of the grammar has "
+            "no limit; give it one (maxLength, maximum, maxItems, max_field=), or sample instead of temperature 0",
+            UnboundedReply,
+            stacklevel=2,
+        )
+
+
+def _check_rules(lark: str) -> None:
+    rules = sum(1 for _ in _RULE.finditer(lark))
+    if rules > RULES:
+        raise GrammarTooLarge(f"the grammar has {rules} rules, the limit is {RULES}")
+
+
+def _text(what: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise InvalidGrammar(f"{what} must be text, got {type(text).__name__}")
+    if len(text) > CHARACTERS:
+        raise GrammarTooLarge(f"{what} of {len(text)} characters is larger than the limit of {CHARACTERS}")
+    return text

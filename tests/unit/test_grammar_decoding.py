@@ -1,0 +1,87 @@
+"""Constrained decoding: replies are sentences of their grammars, and drafts and batches change nothing."""
+
+import pytest
+
+import fucina
+from tests.grammars import SAMPLINGS, Run, case, judge, together
+from tests.models import TINY, need_gemma3, need_smollm2
+
+PROMPT = "Answer with an example:\n"
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    model = fucina.load(TINY / "llama.gguf", threads=1)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    model = fucina.load(need_smollm2())
+    yield model
+    model.close()
+
+
+def check(model, seeds, prompt=PROMPT, max_tokens=120, per_pass=8):
+    """Plain, speculative, batched and speculative-batched; every kind of sampling in turn.
+
+    Returns how many replies were whole sentences, and how many tokens were drafted and accepted.
+    """
+    cases = {seed: case(seed) for seed in seeds}
+
+    def run(seed, speculative):
+        return Run(model, cases[seed][0], prompt, SAMPLINGS[seed % len(SAMPLINGS)], seed, speculative, max_tokens)
+
+    whole = drafted = accepted = 0
+    expected = {}
+    for seed, (grammar, kind, source) in cases.items():
+        (alone,) = together(model, [run(seed, False)])
+        alone.check_finite()
+        expected[seed] = alone.outcome()
+        text = alone.text
+        assert alone.constraint.complete == (alone.stream.finish == "stop_token") or grammar.matches(text)
+        if alone.stream.finish == "stop_token":
+            judge(kind, source, text)
+            assert grammar.matches(text)
+            whole += 1
+        (fast,) = together(model, [run(seed, True)])
+        assert fast.outcome() == expected[seed], (seed, source)
+        assert [row.tobytes() for row in fast.rows] == [row.tobytes() for row in alone.rows]
+        drafted, accepted = drafted + fast.stream.drafter.stats.drafted, accepted + fast.stream.drafter.stats.accepted
+    for speculative in (False, True):
+        runs = {seed: run(seed, speculative) for seed in cases}
+        together(model, list(runs.values()), per_pass)
+        assert {seed: r.outcome() for seed, r in runs.items()} == expected
+    return whole, drafted, accepted
+
+
+@pytest.mark.parametrize("per_pass", range(1, 9))
+def test_random_grammars_on_a_tiny_model(tiny, per_pass):
+    """Up to 1, 2, ... 8 streams in a pass."""
+    whole, _, accepted = check(tiny, range(9 * per_pass, 9 * per_pass + 9), per_pass=per_pass)
+    assert whole >= 6 and accepted > 10
+
+
+def test_random_grammars_on_a_real_model(smollm2):
+    whole, _, accepted = check(smollm2, range(1000, 1004), max_tokens=40)
+    assert whole >= 2 and accepted > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(32))
+def test_many_random_grammars_on_a_tiny_model(tiny, block):
+    whole, _, accepted = check(tiny, range(2000 + 20 * block, 2020 + 20 * block))
+    assert whole >= 14 and accepted > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("block", range(5))
+def test_many_random_grammars_on_real_models(name, block):
+    model = fucina.load(need_smollm2() if name == "smollm2" else need_gemma3())
+    try:
+        whole, _, accepted = check(model, range(5000 + 10 * block, 5010 + 10 * block), max_tokens=80)
+    finally:
+        model.close()
+    assert whole >= 7 and accepted > 10
