@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FRAME = ("file", "model", "sampler", "loop", "drafts", "streams", "command")
+FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "command")
 """The sections between the pieces, files of `course/my_engine/frame/`."""
 
 PIECES: dict[str, tuple[str, ...]] = {
@@ -28,24 +28,21 @@ PIECES: dict[str, tuple[str, ...]] = {
     "ch06.isolate": ("step",),
     "ch06.admit": ("next_pass",),
     "ch07.verify": ("verify_step",),
-    "ch07.stop": ("verify_until",),
     "ch07.mid_step": ("safe_step",),
     "ch07.drafter": ("PromptLookup",),
-    "ch07.stats": ("read_log",),
+    "ch08.walk": ("walk",),
     "ch08.append": ("Automaton",),
     "ch08.draft": ("Drafter",),
     "ch08.recycle": ("TopKRow", "Recycler"),
     "ch08.cascade": ("Source", "choose", "SourceGate"),
     "ch09.break_even": ("break_even",),
-    "ch09.interpolate": ("verify_cost",),
+    "ch09.best_draft": ("best_draft",),
     "ch09.ewma": ("LiveCost",),
     "ch09.gate": ("Gate",),
 }
 """Exercise -> the definitions that the engine takes from it.  What these need beside them comes along."""
 
-GIVEN = dict.fromkeys(("InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "greedy"), "") | {
-    "Step": "ch07.stats"
-}
+GIVEN = dict.fromkeys(("InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "greedy"), "")
 """What chapters give their learners and the frame gives to all -> the exercise whose part holds it, "" for a file's top."""
 
 PROVIDED = GIVEN | {name: exercise for exercise, names in PIECES.items() for name in names}
@@ -53,19 +50,22 @@ PROVIDED = GIVEN | {name: exercise for exercise, names in PIECES.items() for nam
 
 READING = ("ch01.read_header", "ch01.dequantize_q8_0", "ch01.dequantize_q4_1", "ch01.dequantize_q4_k")
 FORWARD = tuple(name for name in PIECES if name.startswith("ch03."))
-VERIFY = ("ch07.verify", "ch09.interpolate", "ch09.ewma", "ch07.stats")
-INDEX = ("ch08.append", "ch08.draft")
+INDEX = ("ch09.ewma", "ch08.append", "ch08.draft")
+CASCADE = (*INDEX, "ch08.recycle", "ch08.cascade")
+ALL_OF_IT = (*CASCADE, "ch09.best_draft", "ch09.break_even", "ch09.gate")
 
 AT_WORK: dict[str, tuple[str, ...]] = {
     "reread": ("ch04.draw",),
     "cache": ("ch04.draw", "ch05.decode_loop"),
-    "lookup": ("ch04.draw", *VERIFY, "ch07.drafter"),
-    "index": ("ch04.draw", *VERIFY, *INDEX),
-    "cascade": ("ch04.draw", *VERIFY, *INDEX, "ch08.recycle", "ch08.cascade"),
-    "gate": ("ch04.draw", *VERIFY, *INDEX, "ch08.recycle", "ch08.cascade", "ch09.break_even", "ch09.gate"),
+    "lookup": ("ch04.draw", "ch07.verify", "ch09.ewma", "ch07.drafter"),
+    "index": ("ch04.draw", "ch07.verify", *INDEX),
+    "cascade": ("ch04.draw", "ch07.verify", *CASCADE),
+    "odds": ("ch04.draw", "ch07.verify", *CASCADE, "ch09.best_draft"),
+    "gate": ("ch04.draw", "ch07.verify", *ALL_OF_IT),
     "sampled": (*(name for name in PIECES if name.startswith("ch04.")), "ch05.decode_loop"),
-    "until a stop": ("ch04.draw", *VERIFY[1:], *INDEX, "ch08.recycle", "ch08.cascade", "ch07.stop"),
-    "streaming": ("ch04.draw", *VERIFY[1:], *INDEX, "ch08.recycle", "ch08.cascade", "ch07.mid_step"),
+    "until a stop": ("ch04.draw", "ch07.mid_step", *CASCADE),
+    "streaming": ("ch04.draw", "ch07.mid_step", *CASCADE),
+    "from a document": ("ch04.draw", "ch07.verify", *ALL_OF_IT, "ch08.walk"),
     "three streams": ("ch06.admit", "ch06.lockstep"),
     "isolated": ("ch06.admit", "ch06.isolate"),
 }

@@ -20,7 +20,7 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
     engine : the executed my_engine.py.
     model : its `NumPyModel` or `CompiledModel`.
     prompts : keeps caches of prompts that were read, between runs.
-    ask : "how", and what that way needs: "ids", "n", "stop", "sampling", "banned", "prompts".
+    ask : "how", and what that way needs: "ids", "n", "stop", "sampling", "banned", "document", "prompts".
 
     Returns
     -------
@@ -30,7 +30,8 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
     if how in ("three streams", "isolated"):
         return _streams(engine, model, ask, how == "isolated")
     ids, n = list(ask["ids"]), ask["n"]
-    way = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade"}.get(how, how)
+    ways = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade", "from a document": "gate"}
+    way = ways.get(how, how)
     cache = None if way == "reread" else _prompt(engine, model, prompts, ids, n)
     sampler, emit, stop = None, None, None
     emitted: list[int] = []
@@ -40,23 +41,23 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
         emit = emitted.append
     if how == "until a stop":
         stop = ask["stop"]
-    if way == "gate":
+    references = [ask["document"]] if how == "from a document" else []
+    if way not in ("reread", "cache"):
         model.costs()  # measured once, not as part of anybody's time
     history = list(ids)
     began = perf_counter()
-    log = engine.go_on(model, cache, history, n, way, sampler, emit, stop)
+    log = engine.go_on(model, cache, history, n, way, sampler, emit, stop, references)
     seconds = perf_counter() - began
     tokens = history[len(ids) :]
     if how == "streaming" and emitted != tokens:
         raise ValueError(f"the tokens that were emitted are {emitted}, those of the history {tokens}")
     drafted = sum(step.drafted for step in log)
-    acceptance = engine.read_log(log)["acceptance"] if drafted else 0.0
     return {
         "tokens": [int(token) for token in tokens],
         "seconds": seconds,
         "steps": len(log),
         "drafted": drafted,
-        "accepted": round(acceptance * drafted),
+        "accepted": sum(step.accepted for step in log),
     }
 
 

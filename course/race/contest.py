@@ -214,6 +214,7 @@ class _Contest:
             "sampled": self.ours.ask("sampled", ids=ids, n=n, **sampling),
             "until a stop": said[: said.index(stop) + 1],
             "streaming": said[:n],
+            "from a document": said[:n],
             "three streams": sum(each, []),
             "isolated": sum([each[0][:2], *each[1:]], []),
         }
@@ -225,7 +226,7 @@ class _Contest:
                 return "" if at is None else f"gives different tokens, from token {at + 1} of {len(want)} on"
 
             row = Row.of(entry, text, self._pieces(entry), self.assembly.yours)
-            ask = {"ids": ids, "n": n, "stop": stop, **sampling}
+            ask = {"ids": ids, "n": n, "stop": stop, "document": [*ids[-1:], *said[:n]], **sampling}
             if "stream" in entry.how or entry.how == "isolated":
                 ask = {"prompts": list(self.ids.values()), "n": few} if entry.how != "streaming" else ask
             with self._ending(row):

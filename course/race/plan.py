@@ -57,6 +57,7 @@ ENTRIES = (
     Entry("your verify, prompt lookup", "yours", COMPILED, "lookup", "verify and lookup"),
     Entry("your verify, suffix automaton", "yours", COMPILED, "index", "the index"),
     Entry("... and recycled logits", "yours", COMPILED, "cascade", "the cascade"),
+    Entry("... as many as pay, by their odds", "yours", COMPILED, "odds", "the best length"),
     Entry("... and the gate: all of it", "yours", COMPILED, "gate", "the gate"),
     Entry("ours", "ours", COMPILED, "plain"),
     Entry("ours, with drafts", "ours", COMPILED, "drafts"),
@@ -64,7 +65,7 @@ ENTRIES = (
 )
 PROOFS = tuple(
     Entry(how, "yours", COMPILED, how, timed=False)
-    for how in ("sampled", "until a stop", "streaming", "three streams", "isolated")
+    for how in ("sampled", "until a stop", "streaming", "from a document", "three streams", "isolated")
 )
 """Pieces that no timed run goes through: their tokens are compared, too."""
 

@@ -21,7 +21,7 @@ from tests.models import need_smollm2
 from tests.unit.course_kit import REAL, make_course
 from tests.unit.engine_kit import PROMPT, broken, execute, small_model, solve
 
-LADDER = ("reread", "cache", "lookup", "index", "cascade", "gate")
+LADDER = ("reread", "cache", "lookup", "index", "cascade", "odds", "gate")
 N = 12
 
 
@@ -59,7 +59,7 @@ def faults(text):
 
 
 def run(engine, model, how, **more):
-    ask = {"how": how, "ids": PROMPT, "n": N, "prompts": [PROMPT, PROMPT[:3], [5]], **more}
+    ask = {"how": how, "ids": PROMPT, "n": N, "document": [], "prompts": [PROMPT, PROMPT[:3], [5]], **more}
     return cases.run(engine, model, {}, ask)
 
 
@@ -206,6 +206,32 @@ def test_what_patches_a_definition_comes_along(course):
     assert text.index("class Ban") < text.index("def _said") < text.index("Ban.commit = _said")
 
 
+def test_an_append_and_a_gate_may_call_the_learners_other_exercises(course, tmp_path, reference):
+    _, append = course.exercise("ch08.append")
+    _, gate = course.exercise("ch09.gate")
+    _, losing = course.exercise("ch09.losing")
+    called = "self.walk(self.match_state, self.match_length, token)"
+    judged = "(enough and tokens < paid)"
+    texts = {
+        "ch08.append": append.solution.replace(called, called.replace("self.walk(", "walk(self, ")),
+        "ch09.gate": gate.solution.replace(judged, "losing(self.window, self.enough)").replace(
+            "if enough and tokens < paid:", "if losing(self.window, self.enough):"
+        ),
+    }
+    assert all(text != course.exercise(name)[1].solution for name, text in texts.items())
+    solve(course)
+    solve(course, ("ch09.losing",), texts)
+    assembly = assemble(course)
+    assert assembly.yours == tuple(PIECES) and losing.solution in assembly.text
+    assert texts["ch08.append"] in assembly.text and assembly.text.count("def walk(index") == 1
+    engine = execute(assembly, tmp_path)
+    assert run(engine, engine.CompiledModel(reference), "gate")["tokens"] == said(reference)
+    gate = engine.Gate()
+    for _ in range(2):
+        gate.record(1, 0, 4, 2.0)
+    assert gate.state == "off"
+
+
 # --- every piece is at work ---------------------------------------------------------------------------------------------
 
 
@@ -235,16 +261,18 @@ def test_a_passed_piece_is_really_used(shared, tmp_path, model_path, reference, 
     with pytest.raises(RuntimeError, match=f"here is {name}"):
         model = engine.NumPyModel(str(model_path)) if forward == "numpy" else engine.CompiledModel(reference)
         for way in dict.fromkeys((how, "isolated" if how == "three streams" else how)):
-            run(engine, model, way, sampling=SAMPLING, banned=[1], stop=said(reference)[4])
+            known = {"stop": said(reference)[4], "document": [*PROMPT[-1:], *said(reference)]}
+            run(engine, model, way, sampling=SAMPLING, banned=[1], **known)
 
 
 def test_a_run_goes_through_no_other_piece_than_is_said(course, tmp_path, model_path, reference):
     """With every piece outside `at_work` broken, the run is right: blame looks at these pieces alone."""
-    for how in ("cache", "lookup", "gate", "sampled", "until a stop", "three streams"):
+    for how in ("cache", "lookup", "odds", "gate", "sampled", "until a stop", "from a document", "three streams"):
         outside = [n for n in PIECES if n not in at_work(how, "fucina")]
         solve(course, (), {n: broken(course, n, "raise RuntimeError('not at work')") for n in outside})
         engine = execute(assemble(course), tmp_path)
-        run(engine, engine.CompiledModel(reference), how, sampling=SAMPLING, banned=[1], stop=said(reference)[4])
+        known = {"stop": said(reference)[4], "document": [*PROMPT[-1:], *said(reference)]}
+        run(engine, engine.CompiledModel(reference), how, sampling=SAMPLING, banned=[1], **known)
         solve(course, outside)
     assert set(READING) <= set(at_work("cache", "numpy"))
 
@@ -271,9 +299,55 @@ def test_sampling_stops_and_streams_give_the_engines_tokens(solved, tmp_path, re
     stop = plain[5]
     assert run(engine, model, "until a stop", stop=stop)["tokens"] == plain[: plain.index(stop) + 1]
     assert run(engine, model, "streaming")["tokens"] == plain
+    quoted = run(engine, model, "from a document", document=[*PROMPT[-2:], *plain])
+    assert quoted["tokens"] == plain and quoted["steps"] < N / 2 < quoted["accepted"]
+    assert run(engine, model, "from a document", document=[*PROMPT[-2:], 9, *plain[1:]])["tokens"] == plain
     each = [reference.generate(ids, max_tokens=4, ignore_eos=True).tokens for ids in (PROMPT, PROMPT[:3], [5])]
     assert run(engine, model, "three streams", n=4)["tokens"] == sum(each, [])
     assert run(engine, model, "isolated", n=4)["tokens"] == each[0][:2] + each[1] + each[2]
+
+
+class Source:
+    """In the place of a cascade: knows its odds, or none."""
+
+    def __init__(self, odds):
+        self.odds = lambda: odds
+
+
+def test_odds_decide_how_much_is_verified_and_the_gate_where_there_are_none(solved, tmp_path):
+    engine = execute(assemble(solved), tmp_path)
+    draft, likely = [1, 2, 3, 4], [0.9, 0.9, 0.1, 0.1]
+
+    def price(rows):
+        return 1 + 0.25 * (rows - 1)
+
+    judge = engine.Judge(True, engine.Gate())
+    judge.gate.state, judge.gate.backoff = "off", 100
+    judge.begin()
+    assert judge.gate.waited == 1
+    assert judge.shorten(draft, Source(likely), price) == [1, 2]  # although the gate is off
+    assert judge.shorten(draft, Source([0.1] * 4), price) == []
+    assert judge.shorten(draft, Source(None), price) == []
+    judge = engine.Judge(True, engine.Gate())
+    judge.begin()
+    assert judge.shorten(draft, Source(None), price) == draft[: judge.gate.budget()]
+    judge.record(1, 0, 3, 1.75)
+    assert len(judge.gate.window) == 1 and judge.ledger.won == -0.75
+    assert judge.shorten(draft, Source(None), lambda rows: 2.0 * rows) == []  # it could not win
+    assert judge.shorten(draft, Source([1.0] * 4), price) == [1]  # 0.26 steps may be lost
+    judge.record(2, 1, 1, 1.25)
+    assert len(judge.gate.window) == 1  # the gate is told of what it judged alone
+    assert engine.Judge(False, None).shorten(draft, Source(likely), price) == draft
+
+
+def test_odds_follow_what_came(solved, tmp_path):
+    engine = execute(assemble(solved), tmp_path)
+    odds = engine.Odds()
+    before = odds.of(2, 3)
+    assert before == sorted(before) and before[0] == 0.5 and odds.of(40, 1) == odds.of(16, 1)
+    odds.learn(2, [7, 8, 9], [7, 5])
+    right, wrong, unknown = odds.of(2, 3)
+    assert right > before[0] and wrong < before[1] and unknown == before[2]
 
 
 def test_an_error_in_the_middle_leaves_history_and_cache_in_step(solved, tmp_path, reference):
@@ -321,7 +395,7 @@ def test_the_command_says_whose_is_what(course, capsys, tmp_path):
     solve(course, ("ch05.truncate",))
     assert main(["engine"], course) == 0
     out = capsys.readouterr().out
-    assert "ch05.truncate              yours" in out and "1 of its 34 pieces are yours." in out
+    assert "ch05.truncate              yours" in out and "1 of its 33 pieces are yours." in out
     path = tmp_path / "deep" / "mine.py"
     assert main(["engine", "--write", str(path)], course) == 0
     assert path.read_text("utf-8") == assemble(course).text

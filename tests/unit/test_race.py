@@ -100,11 +100,12 @@ def test_what_was_measured_is_told_with_its_circumstances(solved):
 
 def test_what_each_piece_bought(solved):
     bought = solved.bought()
-    assert [b["piece"] for b in bought[:5]] == [
+    assert [b["piece"] for b in bought[:6]] == [
         "the cache",
         "verify and lookup",
         "the index",
         "the cascade",
+        "the best length",
         "the gate",
     ]
     for entry in bought:
@@ -160,7 +161,15 @@ def test_each_failing_piece_is_named_and_the_others_run(course, model_path):
     for who in ("yours, all NumPy", "your loop, with a cache"):
         assert failures[who].startswith("ch05.decode_loop (yours) gives different tokens, from token 1 of"), failures
     assert failures["your verify, prompt lookup"].startswith("ch07.drafter (yours) raises LookupError: lost")
-    for who in ("... and recycled logits", "... and the gate: all of it", "yours, all NumPy, with drafts", "streaming"):
+    through_the_cascade = (
+        "... and recycled logits",
+        "... as many as pay, by their odds",
+        "... and the gate: all of it",
+        "yours, all NumPy, with drafts",
+        "streaming",
+        "from a document",
+    )
+    for who in through_the_cascade:
         assert failures[who].startswith("ch08.recycle (yours) needs more than 3 seconds, at `while True: pass`"), (
             failures
         )

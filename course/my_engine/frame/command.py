@@ -2,9 +2,10 @@
 # mypy: ignore-errors
 import argparse
 import sys
+from pathlib import Path
 
 # ======================================================================================================================
-# 7. The command line
+# 8. The command line
 # ======================================================================================================================
 
 
@@ -34,11 +35,10 @@ def speak(model, tokenizer, prompt, arguments):
     said = []
     sampler = Sampler(arguments.temperature, arguments.top_p, arguments.min_p, seed=arguments.seed)
     print(prompt, end="", flush=True)
-    log = go_on(model, cache, history, arguments.max_tokens, arguments.how, sampler, emit, tokenizer.eos)
-    figures = read_log(log)
-    print(
-        f"\n[{len(said)} tokens in {len(log)} steps, {figures['acceptance']:.0%} of drafts accepted]", file=sys.stderr
-    )
+    references = [tokenizer.encode(Path(name).read_text("utf-8"), special=False) for name in arguments.reference]
+    log = go_on(model, cache, history, arguments.max_tokens, arguments.how, sampler, emit, tokenizer.eos, references)
+    drafted, accepted = sum(step.drafted for step in log), sum(step.accepted for step in log)
+    print(f"\n[{len(said)} tokens in {len(log)} steps, {accepted} of {drafted} drafts accepted]", file=sys.stderr)
 
 
 def speak_together(model, tokenizer, prompts, arguments):
@@ -65,6 +65,13 @@ def main():
         "--forward", choices=["numpy", "fucina"], default="numpy", help="whose forward (default: numpy)"
     )
     parser.add_argument("--how", choices=list(HOW), default="gate", help="how to decode (default: gate)")
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a text that may be quoted: drafts come from it, too",
+    )
     parser.add_argument("--max-tokens", type=int, default=48, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, takes the best token")
     parser.add_argument("--top-p", type=float, default=1.0)

@@ -1,74 +1,48 @@
 # ruff: noqa: F821
 # mypy: ignore-errors
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 # ======================================================================================================================
-# 5. Drafts: a step that verifies them (chapter 07), where they come from (08), and when they pay (09)
+# 6. A step that verifies drafts (chapter 07), and when they pay (09)
 # ======================================================================================================================
 
 #: ch07.verify
-#: ch07.stop
 #: ch07.mid_step
-#: ch07.drafter
-#: ch07.stats
-#: ch08.append
-#: ch08.draft
-#: ch08.recycle
-#: ch08.cascade
 #: ch09.break_even
-#: ch09.interpolate
+#: ch09.best_draft
 #: ch09.ewma
 #: ch09.gate
 
 LONGEST_DRAFT = 16
-TOP_K = 8  # candidates that a row teaches the recycler
 
 
-class Cascade:
-    """Everybody who may draft: an index of the text, one of each reference, and the recycler when none of them matches.
+class Step(NamedTuple):
+    """What one step of a run did."""
 
-    Parameters
-    ----------
-    references : list of list of int
-        Documents that the text may quote.
-    """
+    drafted: int  # drafted tokens in the pass; 0 in a plain step
+    accepted: int  # how many of them were committed
+    committed: int  # all committed tokens
+    cost: float  # of the pass, in plain steps
 
-    def __init__(self, references=()):
-        self.drafters = [Drafter(Automaton()) for _ in range(1 + len(references))]
-        for drafter, document in zip(self.drafters[1:], references, strict=True):
-            drafter.observe(list(document))
-        self.names = ["conversation"] + ["reference"] * len(references)
-        self.gates = [SourceGate() for _ in self.drafters]
-        self.recycler = Recycler(k=TOP_K)
-        self.chosen = None  # who made the latest draft
 
-    def observe(self, committed):
-        """Take note of tokens that were settled."""
-        for drafter, gate in zip(self.drafters, self.gates, strict=True):
-            drafter.observe(list(committed))
-            gate.count_down(len(committed))
-        self.recycler.observe(list(committed))
+class Ledger:
+    """What drafts may lose in all, in plain steps."""
 
-    def suggest(self, context, limit):
-        """The draft of the source with the longest match; else recycled candidates."""
-        known = [
-            Source(name, drafter.index.match_length, gate.muted_for > 0)
-            for name, drafter, gate in zip(self.names, self.drafters, self.gates, strict=True)
-        ]
-        self.chosen, budget = choose(known, limit)
-        if self.chosen is None:
-            return self.recycler.suggest(context, limit)
-        return self.drafters[self.chosen].suggest(context, min(limit, budget))
+    def __init__(self):
+        self.tokens, self.won = 0, 0.0
 
-    def learn(self, fed, rows, drafted, accepted):
-        """What became of the latest draft: `rows` of logits after the tokens `fed`."""
-        if self.chosen is not None and drafted:
-            self.gates[self.chosen].record(drafted, accepted)
-        best = np.argpartition(np.asarray(rows), -TOP_K, axis=1)[:, -TOP_K:]
-        sorted_ids = [ids[np.argsort(-row[ids], kind="stable")].tolist() for row, ids in zip(rows, best, strict=True)]
-        self.recycler.observe_top_k([TopKRow(*pair) for pair in zip(fed, sorted_ids, strict=True)])
+    @property
+    def allowance(self):
+        """What the next draft may lose: one step, a hundredth of the tokens so far, and what drafts have won."""
+        return 1.0 + 0.01 * self.tokens + self.won
+
+    def enter(self, committed, cost):
+        """Enter a step.  Of what was won, eight steps may be lost again."""
+        self.tokens += committed
+        self.won = min(self.won + committed - cost, 8.0)
 
 
 class Watched:
@@ -83,16 +57,63 @@ class Watched:
         return self.rows
 
 
-def decode_with_drafts(model, cache, history, max_tokens, sampler, source, gate=None, emit=None, stop=None):
+class Judge:
+    """Decides how much of a draft is verified.
+
+    A draft whose source knows its odds has the length that is expected to win most (`best_draft`).  For any other the
+    gate decides whether it pays to draft, and `break_even` whether this draft could win at all.
+
+    Parameters
+    ----------
+    by_odds : bool
+        False: odds do not count.
+    gate : Gate, optional
+        None: what has no odds is always verified.
+    """
+
+    def __init__(self, by_odds=False, gate=None):
+        self.by_odds, self.gate, self.ledger = by_odds, gate, Ledger()
+        self.open, self.gated = True, False
+
+    def begin(self):
+        """A step begins: the gate wants to be asked once in each."""
+        self.open = self.gate is None or self.gate.allows()
+
+    def shorten(self, draft, source, price):
+        """The part of a draft that is to be verified; price(rows) is the cost of a pass."""
+        odds = source.odds() if self.by_odds else None
+        self.gated = odds is None and self.gate is not None
+        if odds is not None:
+            return draft[: best_draft(odds, price, self.ledger.allowance)]
+        if self.gated:
+            draft = draft[: self.gate.budget()] if self.open else []
+            if draft and break_even(len(draft), price) is None:
+                return []  # it could not win even if all of it were right
+        return draft
+
+    def record(self, committed, accepted, drafted, cost):
+        """What a step did."""
+        self.ledger.enter(committed, cost)
+        if drafted and self.gated:
+            self.gate.record(committed, accepted, drafted, cost)
+
+
+def agree(draft, committed):
+    """How many tokens of a draft were committed."""
+    pairs = zip(draft, committed, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(draft), len(committed)))
+
+
+def decode_with_drafts(model, cache, history, max_tokens, sampler, source, judge, emit=None, stop=None):
     """Decode up to `max_tokens` tokens, several in a step where drafts are right.
 
     The tokens are those of `decode`: a draft is verified, never believed.
 
     Parameters
     ----------
-    source : object with `observe(committed)`, `suggest(context, limit)` and, if it likes, `learn`
-    gate : Gate, optional
-        Decides when drafting pays.  None: each step drafts.
+    source : object with `observe(committed)`, `suggest(context, limit)` and, if it likes, `learn` and `odds`
+    judge : Judge
+        Decides how much of a draft is verified.
     emit : callable, optional
         Is handed each new token.
     stop : int, optional
@@ -103,46 +124,40 @@ def decode_with_drafts(model, cache, history, max_tokens, sampler, source, gate=
     list of Step
         What each step did.
     """
-    watched, log, points, live = Watched(model), [], model.costs(), LiveCost()
-    goal, ended = len(history) + max_tokens, False
+    watched, log, live = Watched(model), [], LiveCost()
+    rows_measured, costs = zip(*model.costs(), strict=True)
+    goal = len(history) + max_tokens
     source.observe(list(history))
 
+    def table(rows):
+        """On straight lines between the points that were measured."""
+        return float(np.interp(rows, rows_measured, costs))
+
     def price(rows):
-        return max(live.scale * verify_cost(rows - 1, points), 1.0)
+        return max(live.scale * table(rows), 1.0)
 
     try:
-        while len(history) < goal and not ended:
+        while len(history) < goal and (not log or history[-1] != stop):
             limit = min(goal - len(history) - 1, LONGEST_DRAFT)  # a step commits one token more than it drafts
-            draft = []
-            if limit > 0 and (gate is None or gate.allows()):
-                limit = limit if gate is None else min(limit, gate.budget())
-                draft = list(source.suggest(list(history), limit))
-                if gate is not None and draft and break_even(len(draft), price) is None:
-                    draft = []  # it could not win even if all of it were right
+            judge.begin()
+            draft = list(source.suggest(list(history), limit)) if limit > 0 else []
+            draft = judge.shorten(draft, source, price) if draft else []
             before, began = len(history), perf_counter()
-            if stop is not None:
-                ended = verify_until(watched, cache, history, draft, sampler, stop)
-            elif emit is not None:
-                safe_step(watched, cache, history, draft, sampler, emit)
-            else:
+            if emit is None and stop is None:
                 verify_step(watched, cache, history, draft, sampler)
-            seconds, committed = perf_counter() - began, history[before:]
-            if stop is not None and emit is not None:
-                for token in committed:
-                    emit(token)
-            accepted = next((i for i, (a, b) in enumerate(zip(draft, committed, strict=False)) if a != b), None)
-            accepted = min(len(draft), len(committed)) if accepted is None else accepted
-            cost = 1.0
+            else:
+                safe_step(watched, cache, history, draft, sampler, emit or (lambda token: None), stop)
+            seconds, committed, cost = perf_counter() - began, history[before:], 1.0
+            accepted = agree(draft, committed)
             if draft:
-                cost = live.verify(verify_cost(len(draft), points), seconds)
-                if gate is not None:
-                    gate.record(len(committed), accepted, len(draft), cost)
+                cost = live.verify(table(len(draft) + 1), seconds)
             else:
                 live.note_plain(seconds)
+            judge.record(len(committed), accepted, len(draft), cost)
             source.observe(committed)
             if hasattr(source, "learn"):
                 fed = [history[before - 1], *draft][: len(committed)]
-                source.learn(fed, watched.rows[: len(committed)], len(draft), accepted)
+                source.learn(fed, watched.rows[: len(committed)], len(draft), accepted, committed)
             log.append(Step(len(draft), accepted, len(committed), cost))
     finally:
         cache.truncate(len(history) - 1)
@@ -155,7 +170,8 @@ HOW = {
     "lookup": "drafts by prompt lookup, verified",
     "index": "drafts from the suffix automaton",
     "cascade": "the automaton, and recycled logits",
-    "gate": "all of that, and the gate decides",
+    "odds": "the same, and as many of them as pay, by their odds",
+    "gate": "all of that, and the gate decides what has no odds",
 }
 
 
@@ -176,5 +192,5 @@ def go_on(model, cache, history, max_tokens, how="gate", sampler=None, emit=None
             decode(OneRow(model, sampler, history), cache, history, max_tokens, say, stop)
         return [Step(0, 0, 1, 1.0)] * (len(history) - before)
     source = {"lookup": PromptLookup, "index": lambda: Drafter(Automaton())}.get(how, lambda: Cascade(references))()
-    gate = Gate() if how == "gate" else None
-    return decode_with_drafts(model, cache, history, max_tokens, sampler, source, gate, emit, stop)
+    judge = Judge(how in ("odds", "gate"), Gate() if how == "gate" else None)
+    return decode_with_drafts(model, cache, history, max_tokens, sampler, source, judge, emit, stop)

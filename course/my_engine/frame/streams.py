@@ -2,7 +2,7 @@
 # mypy: ignore-errors
 
 # ======================================================================================================================
-# 6. Many streams, one weight pass (chapter 06)
+# 7. Many streams, one weight pass (chapter 06)
 # ======================================================================================================================
 
 
@@ -17,14 +17,6 @@ def greedy(logits):
 #: ch06.isolate
 
 
-def settle(stream, logits):
-    """Choose a stream's next token, and hand it to the stream's reader."""
-    token = stream.choose(logits)
-    stream.history.append(token)
-    stream.ended = token == stream.stop or stream.added == stream.max_tokens
-    stream.emit(token)
-
-
 def read_prompts(model, streams, isolate=True, limit=WIDEST):
     """Shared passes, until each stream has one token without a row.  Those that have begin to decode meanwhile."""
     while any(not s.ended and len(s.history) > s.cache.len + 1 for s in streams):
@@ -34,7 +26,7 @@ def read_prompts(model, streams, isolate=True, limit=WIDEST):
             if want != "last":
                 continue
             try:
-                settle(stream, rows[-1])
+                stream.take(rows[-1])
             except Exception as error:
                 if not isolate:
                     raise
