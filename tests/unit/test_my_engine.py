@@ -380,6 +380,8 @@ def test_the_file_runs_by_itself(solved, tmp_path):
     path = need_smollm2()
     assert main(["engine", "--write", str(tmp_path / "my_engine.py")], solved) == 0
     command = [sys.executable, "my_engine.py", "The capital of Italy is", "--model", str(path), "--forward", "fucina"]
+    (tmp_path / "notes.txt").write_text("They say that the capital of Italy is Rome. <|im_end|>", "utf-8")
+    command += ["--reference", "notes.txt"]
     done = subprocess.run([*command, "--max-tokens", "6"], capture_output=True, text=True, cwd=tmp_path)
     with warnings.catch_warnings():
         model = fucina.load(path)
