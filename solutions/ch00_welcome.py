@@ -84,9 +84,23 @@ def whole_tokens(weight_bytes, bandwidth):
     return bandwidth * 1e9 // weight_bytes
 
 
-@ex.wrong("The arithmetic is right, but nothing is checked. For a size or a bandwidth of 0 or less, the contract asks "
-          "for a ValueError: look at both first.")
+@ex.wrong("The arithmetic is right, but a size and a bandwidth below 0 go through. For a size or a bandwidth of 0 or less, "
+          "the contract asks for a ValueError: look at each of the two first.")
 def unchecked(weight_bytes, bandwidth):
+    return bandwidth * 1e9 / weight_bytes
+
+
+@ex.wrong("A wrong size is let through where the bandwidth is fine. One wrong argument is enough for the ValueError.")
+def both_must_be_wrong(weight_bytes, bandwidth):
+    if weight_bytes <= 0 and bandwidth <= 0:
+        raise ValueError("above 0")
+    return bandwidth * 1e9 / weight_bytes
+
+
+@ex.wrong("A size of 0 is let through. It is not above 0 either: the ValueError is for 0 as well.")
+def only_below_zero(weight_bytes, bandwidth):
+    if weight_bytes < 0 or bandwidth < 0:
+        raise ValueError("above 0")
     return bandwidth * 1e9 / weight_bytes
 
 
@@ -111,7 +125,7 @@ def halves_double(decode_ceiling, t):
 
 @ex.check("a size or a bandwidth that is not above 0 is a ValueError")
 def refuses_nonsense(decode_ceiling, t):
-    for size, bandwidth in [(0, 10), (-1, 10), (10, 0), (10, -2.5)]:
+    for size, bandwidth in [(-1, -10), (-1, 10), (10, -2.5), (0, 10), (10, 0)]:
         t.case()
         t.raises("ValueError", decode_ceiling, size, bandwidth)
 
@@ -250,6 +264,30 @@ def any_k(logits, k):
     return [(i, weights[i] / sum(weights)) for i in order[:k]]
 
 
+@ex.wrong("A token that was taken is marked with -inf. A forbidden token looks just like that, so one token is taken again "
+          "and again. Keep the taken ids apart, or sort once.")
+def marks_with_minus_infinity(logits, k):
+    if not 1 <= k <= len(logits):
+        raise ValueError("k")
+    weights = [math.exp(x - max(logits)) for x in logits]
+    left, out = list(logits), []
+    for _ in range(k):
+        i = left.index(max(left))
+        out.append((i, weights[i] / sum(weights)))
+        left[i] = -math.inf
+    return out
+
+
+@ex.wrong("Different logits far below the largest come out in the order of their ids: exp of both is 0, so their powers "
+          "look alike. Sort by the logits themselves.")
+def sorts_by_powers(logits, k):
+    if not 1 <= k <= len(logits):
+        raise ValueError("k")
+    weights = [math.exp(x - max(logits)) for x in logits]
+    order = sorted(range(len(logits)), key=lambda i: (-weights[i], i))
+    return [(i, weights[i] / sum(weights)) for i in order[:k]]
+
+
 def expect_tokens(t, got, want):
     """Compare a result with [(id, probability), ...]: ids first, then probabilities."""
     t.holds(isinstance(got, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in got),
@@ -301,6 +339,10 @@ def extremes(next_token, t):
         expect_tokens(t, t.call(next_token, row, 2), [(0, 0.75), (1, 0.25)])
     t.case()
     expect_tokens(t, t.call(next_token, [-math.inf, 0.0], 2), [(1, 1.0), (0, 0.0)])
+    inf = math.inf
+    for row, ids in (([0.0, -inf, -inf], [0, 1, 2]), ([-inf, 0.0, -inf], [1, 0, 2]), ([-2000.0, -1000.0, 0.0], [2, 1, 0])):
+        t.case()
+        expect_tokens(t, t.call(next_token, row, 3), [(i, float(row[i] == 0.0)) for i in ids])
 
 
 @ex.check("k must be between 1 and the size of the vocabulary")

@@ -6,6 +6,7 @@ small integers into weights.  Your Q4_1 then runs inside the real model.
 
 import math
 import struct
+import warnings
 
 import numpy as np
 
@@ -230,6 +231,33 @@ def believes_anything(data):
     return version, n_tensors, metadata
 
 
+@ex.wrong("The four bytes are looked for anywhere. A model file begins with them.", replaces="read_header")
+def finds_them_anywhere(data):
+    if b"GGUF" not in data:
+        raise ValueError("magic")
+    version, n_tensors, n_entries = struct.unpack_from("<IQQ", data, 4)
+    at, metadata = 24, {}
+    for _ in range(n_entries):
+        key, at = read_value(data, at, 8)
+        (kind,) = struct.unpack_from("<I", data, at)
+        metadata[key], at = read_value(data, at + 4, kind)
+    return version, n_tensors, metadata
+
+
+@ex.wrong("The first four bytes are unpacked before anyone knows that there are four: a shorter file raises struct.error. It "
+          "does not begin with \"GGUF\" either, so it is a ValueError: compare a slice, `data[:4]`.", replaces="read_header")
+def unpacks_what_is_not_there(data):
+    if struct.unpack_from("<4s", data, 0)[0] != b"GGUF":
+        raise ValueError("magic")
+    version, n_tensors, n_entries = struct.unpack_from("<IQQ", data, 4)
+    at, metadata = 24, {}
+    for _ in range(n_entries):
+        key, at = read_value(data, at, 8)
+        (kind,) = struct.unpack_from("<I", data, at)
+        metadata[key], at = read_value(data, at + 4, kind)
+    return version, n_tensors, metadata
+
+
 def packed(kind, value):
     """The bytes of a value; arrays are (kind of items, list)."""
     if kind == STRING:
@@ -242,6 +270,16 @@ def packed(kind, value):
     return struct.pack(NUMBERS[kind], value)
 
 
+def unpacked(kind, value):
+    """What `read_value` gives for it: arrays are plain lists, also inside one another."""
+    return [unpacked(value[0], item) for item in value[1]] if kind == ARRAY else value
+
+
+def typed(value):
+    """A value with the types of all that is in it: in Python, 1 == True."""
+    return [typed(item) for item in value] if isinstance(value, list) else (type(value).__name__, value)
+
+
 def expect_value(t, mine, kind, value, before):
     """`read_value` after `before` other bytes gives the value and the place after it."""
     raw = packed(kind, value)
@@ -249,16 +287,17 @@ def expect_value(t, mine, kind, value, before):
     t.case(f"data = {data!r}")
     got = t.call(mine.read_value, data, before, kind, shown=f"read_value(data, {before}, {kind})")
     t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (value, place)")
-    want = value[1] if kind == ARRAY else value
+    want = unpacked(kind, value)
     t.holds(type(got[0]) is type(want), f"the value is {got[0]!r}, expected {want!r}, of type {type(want).__name__}")
     t.equal(got[0], want, "the value")
+    t.holds(typed(got[0]) == typed(want), f"the value is {got[0]!r}, expected {want!r}")
     t.equal(got[1], before + len(raw), "the place after it")
 
 
 @ex.check("numbers, one kind after the other")
 def numbers(mine, t):
     for kind, value in ((0, 200), (4, 576), (1, -3), (2, 1000), (5, -70000), (6, 0.5), (10, 2**40), (11, -(2**40)),
-                        (12, 0.1), (3, -300)):
+                        (12, 0.1), (3, -300), (10, 2**64 - 5)):
         expect_value(t, mine, kind, value, before=int(t.rng.integers(0, 5)))
 
 
@@ -266,14 +305,14 @@ def numbers(mine, t):
 def strings(mine, t):
     for value in (True, False):
         expect_value(t, mine, BOOL, value, before=2)
-    for text in ("", "a", "llama", "caffè", "été — ça va"):
+    for text in ("", "a", "llama", "caffè", "été — ça va", " two words\n"):
         expect_value(t, mine, STRING, text, before=3)
 
 
 @ex.check("arrays, also of strings")
 def arrays(mine, t):
     for items in ((4, []), (4, [7]), (5, [-1, 500, 3]), (0, [9, 8, 7, 6]), (STRING, ["a", "", "bcd"]), (6, [0.5, 2.0]),
-                  (BOOL, [True, False])):
+                  (BOOL, [True, False]), (ARRAY, [(4, [1, 2]), (STRING, ["x"]), (4, [])])):
         expect_value(t, mine, ARRAY, items, before=1)
 
 
@@ -287,7 +326,7 @@ def whole(mine, t):
             data += packed(STRING, key) + struct.pack("<I", kind) + packed(kind, value)
         t.case(f"data = {data!r}")
         got = t.call(mine.read_header, data, shown="read_header(data)")
-        want = {key: value[1] if kind == ARRAY else value for key, kind, value in entries[:n]}
+        want = {key: unpacked(kind, value) for key, kind, value in entries[:n]}
         t.equal(got, (3, 7 + 2 * n, want))
 
 
@@ -296,6 +335,9 @@ def magic(mine, t):
     for start in (b"GGML", b"PK\x03\x04", b"gguf"):
         t.case()
         t.raises("ValueError", mine.read_header, start + struct.pack("<IQQ", 3, 0, 0))
+    for data in (b"", b"GG", b"\x00GGUF" + struct.pack("<IQQ", 3, 0, 0)):
+        t.case()
+        t.raises("ValueError", mine.read_header, data)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -531,6 +573,14 @@ def swapped(raw):
     return weights.reshape(len(raw), -1)
 
 
+@ex.wrong("Rounded to half precision on the way: float16 times a small integer stays float16. Widen d and m to float32 "
+          "first.")
+def in_halves(raw):
+    blocks = np.ascontiguousarray(raw).view(np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)]))
+    q = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=-1)
+    return (blocks["d"][..., None] * q + blocks["m"][..., None]).reshape(len(raw), -1).astype(np.float32)
+
+
 def q4_1_case(d, m, q):
     """Bytes of Q4_1 blocks d, m [rows, blocks], q [rows, blocks, 32], and their weights, worked out one by one."""
     rows, blocks = d.shape
@@ -594,7 +644,8 @@ def quantize_row(x):
     """Store a row in 8 bits per weight, and say how wrong that is.
 
     Each block of 32 gets a scale: its largest absolute value / 127.  Its quants are x
-    divided by that scale, to the nearest integer.  Then the scale is stored as a half.
+    divided by that scale, to the nearest integer.  Only then is the scale rounded, to be
+    stored as a half: of very small blocks, too, the largest quant is 127 or -127.
     A block of zeros gets scale 0 and quants 0.
 
     Parameters
@@ -688,6 +739,25 @@ def mean_absolute(x):
     return stored, q, float(np.mean(np.abs(stored.astype(np.float32)[:, None] * q - blocks)))
 
 
+@ex.wrong("The scale is rounded to a half before x is divided by it. Halves are coarse near 0, so the quants of a very "
+          "small block come out wrong, or do not even fit. Divide first, round the scale afterwards.")
+def rounds_the_scale_first(x):
+    blocks = x.reshape(-1, 32)
+    stored = (np.abs(blocks).max(axis=1) / np.float32(127)).astype(np.float16)
+    d = stored.astype(np.float32)
+    q = np.rint(blocks / np.where(d > 0, d, 1)[:, None]).astype(np.int32).astype(np.int8)
+    return stored, q, float(np.sqrt(np.mean((d[:, None] * q - blocks) ** 2)))
+
+
+@ex.wrong("A block of zeros is divided by its scale, 0. That is NaN, and which integer a NaN becomes depends on the machine.")
+def casts_nan(x):
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1) / np.float32(127)
+    q = np.rint(blocks / d[:, None]).astype(np.int8)
+    stored = d.astype(np.float16)
+    return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
+
+
 def quantised(t, quantize_row, x, name):
     """Call, and check types and shapes: (d, q, error) with d and q as float64."""
     t.story.append(name)
@@ -726,6 +796,7 @@ def nearest(quantize_row, t):
     ramp[:6] = [127.0, 0.9, -0.9, 2.6, -127.0, 1.2]
     rows = [("x = [127.0, 0.9, -0.9, 2.6, -127.0, 1.2, 0.0, ...]", ramp)]
     rows += [(f"x = a random row of {n} blocks", row_of(t, n)) for n in (1, 2, 7)]
+    rows += [(f"x = np.full(32, {v}, np.float32)", np.full(32, v, np.float32)) for v in (1.1e-5, -3e-8)]
     for name, x in rows:
         t.case()
         d, q, _ = quantised(t, quantize_row, x, name)
@@ -737,6 +808,12 @@ def nearest(quantize_row, t):
             b, i = (int(v) for v in bad[0])
             t.fail(f"weight {i} of block {b} is {blocks[b, i]:.6g}; it comes back as d * q = {d[b]:.6g} * {q[b, i]:g} = "
                    f"{d[b] * q[b, i]:.6g}, more than half a step away")
+        ratio = blocks / exact
+        bad = np.argwhere(np.abs(q - ratio) > 0.501)
+        if len(bad):
+            b, i = (int(v) for v in bad[0])
+            t.fail(f"q[{b}, {i}] is {q[b, i]:g}; the weight is {blocks[b, i]:.6g} and the scale, before it is rounded, "
+                   f"{exact[b, 0]:.6g}: expected {round(ratio[b, i])}")
 
 
 @ex.check("a block of zeros is no trouble")
@@ -746,11 +823,14 @@ def zeros(quantize_row, t):
         x = np.zeros(32 * blocks, np.float32)
         if blocks > 1:
             x[40] = 12.7
-        d, q, error = quantised(t, quantize_row, x, f"x = zeros, {blocks} block(s)" + (", x[40] = 12.7" if blocks > 1
-                                                                                       else ""))
+        name = f"x = zeros, {blocks} block(s)" + (", x[40] = 12.7" if blocks > 1 else "")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            d, q, error = quantised(t, quantize_row, x, name)
         t.equal(d[0].item(), 0.0, "d[0]")
         t.equal(q[0].astype(int).tolist(), [0] * 32, "q[0]")
         t.holds(math.isfinite(error), f"error is {error}")
+        t.holds(not any("in cast" in str(w.message) for w in caught), "a NaN is turned into an integer")
 
 
 @ex.check("the error is the RMS of what a reader gets, scales rounded to halves")
@@ -863,6 +943,29 @@ def forgets_the_activations_scale(d, m, q, dx, qx):
     return float((d.astype(np.float32) * products + m.astype(np.float32) * qx.sum(axis=1)).sum())
 
 
+@ex.wrong("The activations of a block are summed in 8 bits, and wrap around: 32 * 127 is 4064, an int8 ends at 127. Widen "
+          "before you sum.")
+def eight_bit_sum_of_activations(d, m, q, dx, qx):
+    products = (q.astype(np.int32) * qx.astype(np.int32)).sum(axis=1)
+    scale, minimum = d.astype(np.float32) * dx, m.astype(np.float32) * dx
+    return float((scale * products + minimum * qx.sum(axis=1, dtype=np.int8)).sum())
+
+
+@ex.wrong("The scales are multiplied in half precision, which has three digits. Widen d and m to float32 first.")
+def half_scales(d, m, q, dx, qx):
+    qx = qx.astype(np.int32)
+    products = (q.astype(np.int32) * qx).sum(axis=1)
+    scale, minimum = d * dx.astype(np.float16), m * dx.astype(np.float16)
+    return float((scale.astype(np.float32) * products + minimum.astype(np.float32) * qx.sum(axis=1)).sum())
+
+
+@ex.wrong("The number is right, but every weight becomes a float. The point is to do without: sum q * qx and qx as "
+          "integers, and bring in the scales once per block.")
+def weights_as_floats(d, m, q, dx, qx):
+    weights = d[:, None].astype(np.float32) * q + m[:, None].astype(np.float32)
+    return float((weights * (dx[:, None] * qx)).sum(dtype=np.float64))
+
+
 def dot_one_by_one(d, m, q, dx, qx):
     """The dot product, weight by weight, in Python's floats."""
     return math.fsum((float(d[b]) * int(q[b, i]) + float(m[b])) * float(dx[b]) * int(qx[b, i])
@@ -898,10 +1001,10 @@ def minimum(integer_dot, t):
 
 @ex.check("the largest integers do not overflow")
 def extremes(integer_dot, t):
-    for x_value in (40, 127, -127):
+    for x_value, m_value in ((40, 0.0), (127, 0.0), (-127, 0.0), (-128, 0.0), (127, 2.0), (-128, 2.0)):
         d, dx = np.ones(1, np.float16), np.ones(1, np.float32)
-        t.case(f"d = [1.0], m = [0.0], all q = 15, dx = [1.0], all qx = {x_value}")
-        expect_dot(t, integer_dot, d, np.zeros(1, np.float16), np.full((1, 32), 15, np.uint8), dx,
+        t.case(f"d = [1.0], m = [{m_value}], all q = 15, dx = [1.0], all qx = {x_value}")
+        expect_dot(t, integer_dot, d, np.full(1, m_value, np.float16), np.full((1, 32), 15, np.uint8), dx,
                    np.full((1, 32), x_value, np.int8))
 
 
@@ -913,6 +1016,54 @@ def many_blocks(integer_dot, t):
         t.case(f"random blocks: {blocks}")
         expect_dot(t, integer_dot, halves(t, blocks), -8 * halves(t, blocks), q,
                    halves(t, blocks).astype(np.float32), qx)
+
+
+def watched_integers(seen):
+    """A class of arrays of integers: what meets a float while it still has all 32 numbers of a block is told to `seen`."""
+    def told(values, kind):
+        if values.shape[-1:] == (32,) and values.dtype.kind in "iu":
+            seen.append(f"an array of {values.dtype}, shape {values.shape}, {kind}")
+
+    class Watched(np.ndarray):
+        def astype(self, dtype, *args, **kwargs):
+            if np.dtype(dtype).kind == "f":
+                told(self, f"becomes {np.dtype(dtype)}")
+            return super().astype(dtype, *args, **kwargs)
+
+        def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+            given_kinds = {getattr(np.asarray(a), "dtype", np.dtype(object)).kind for a in inputs}
+            if "f" in given_kinds or (kwargs.get("dtype") is not None and np.dtype(kwargs["dtype"]).kind == "f"):
+                for a in inputs:
+                    if isinstance(a, Watched):
+                        told(a, "meets floats")
+            if out is not None:
+                kwargs["out"] = tuple(a.view(np.ndarray) if isinstance(a, Watched) else a for a in out)
+            plain = [a.view(np.ndarray) if isinstance(a, Watched) else a for a in inputs]
+            got = getattr(ufunc, method)(*plain, **kwargs)
+            return got.view(Watched) if isinstance(got, np.ndarray) and got.dtype.kind in "iu" else got
+
+        def __array_function__(self, function, kinds, args, kwargs):
+            arrays = [a for a in args if isinstance(a, np.ndarray)]
+            if any(a.dtype.kind == "f" for a in arrays):
+                for a in arrays:
+                    if isinstance(a, Watched):
+                        told(a, "meets floats")
+            return super().__array_function__(function, kinds, args, kwargs)
+
+    return Watched
+
+
+@ex.check("inside a block no weight and no activation becomes a float")
+def integers_only(integer_dot, t):
+    for blocks in (1, 3):
+        seen = []
+        Watched = watched_integers(seen)
+        q = t.rng.integers(0, 16, (blocks, 32)).astype(np.uint8)
+        qx = t.rng.integers(-127, 128, (blocks, 32)).astype(np.int8)
+        t.case(f"random blocks: {blocks}")
+        expect_dot(t, integer_dot, halves(t, blocks), -8 * halves(t, blocks), q.view(Watched),
+                   halves(t, blocks).astype(np.float32), qx.view(Watched))
+        t.holds(not seen, f"{(seen or [''])[0]}. Floats come in once per block, when its integers are summed")
 
 
 # --------------------------------------------------------------------------------------------------------------------
