@@ -150,7 +150,8 @@ def quantize_row(x):
     """Store a row in 8 bits per weight, and say how wrong that is.
 
     Each block of 32 gets a scale: its largest absolute value / 127.  Its quants are x
-    divided by that scale, to the nearest integer.  Then the scale is stored as a half.
+    divided by that scale, to the nearest integer.  Only then is the scale rounded, to be
+    stored as a half: of very small blocks, too, the largest quant is 127 or -127.
     A block of zeros gets scale 0 and quants 0.
 
     Parameters

@@ -149,7 +149,7 @@ def attention(q, k, v, scale, position=None):
     k : float32 array [kv_heads, n, k_dim]
     v : float32 array [kv_heads, n, v_dim]
         Planes of a cache.  Whatever they hold after `position` is left over from
-        earlier, and may be anything, even NaN: do not let it into the result.
+        earlier, and may be anything, even NaN or inf: do not let it into the result.
     scale : float
     position : int, optional
         The token's own.  By default the last one, n - 1.

@@ -82,7 +82,8 @@ def top_p(probabilities, p):
 
     The tokens are taken from the best one down, until their probabilities sum to p or
     more.  The token that reaches p belongs to them, so at least one is kept.  p = 1
-    means off: every token is kept, also where a sum of floats reaches 1 earlier.
+    means off: every token is kept, also where a sum of floats reaches 1 earlier, and also
+    those of probability 0.  Where rounding keeps the sum of all just below p, all are kept.
 
     Parameters
     ----------
@@ -216,7 +217,8 @@ class Ban:
     Parameters
     ----------
     tokens : list of int
-        Ids that may not be chosen; may be empty.
+        Ids that may not be chosen; may be empty.  Later changes of the caller's list
+        change nothing.
     first : int, optional
         The ban holds for the first `first` tokens of a turn; afterwards everything is
         allowed.  None, the default: it always holds.
@@ -228,15 +230,15 @@ class Ban:
 
     Examples
     --------
-    >>> ban, row = Ban([0, 2], first=1), np.array([3.0, 1.0, 2.0])
+    >>> ban, row = Ban([0, 2], first=1), np.array([5.0, 3.0, 4.0])
     >>> ban.process(row, [])
     >>> row.tolist()
-    [-inf, 1.0, -inf]
+    [-inf, 3.0, -inf]
     >>> ban.commit(1)
-    >>> row = np.array([3.0, 1.0, 2.0])
+    >>> row = np.array([5.0, 3.0, 4.0])
     >>> ban.process(row, [1])
     >>> row.tolist()
-    [3.0, 1.0, 2.0]
+    [5.0, 3.0, 4.0]
     """
 
     def __init__(self, tokens, first=None):

@@ -91,8 +91,8 @@ def overflows(logits, temperature):
         return powers / powers.sum()
 
 
-@ex.wrong("The temperature comes too late. A factor common to all probabilities goes away when they are made to sum to "
-          "1, so it changes nothing. Divide the logits, before exp.")
+@ex.wrong("The temperature changes nothing. A factor common to all probabilities goes away when they are made to sum to 1, "
+          "so after exp it is too late: divide the logits, before exp.")
 def temperature_after(logits, temperature):
     x = np.asarray(logits, np.float64)
     powers = np.exp(x - x.max())
@@ -148,6 +148,22 @@ def in_single_precision(logits, temperature):
     return powers / powers.sum()
 
 
+@ex.wrong("-inf is replaced by some large negative number. Logits may be of any size, so others can be lower still, and the "
+          "forbidden token then gets a share.")
+def a_finite_ban(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    x = np.where(np.isneginf(x), -1e9, x)
+    powers = np.exp((x - x.max()) / temperature)
+    return powers / powers.sum()
+
+
+@ex.wrong("Low temperatures are kept from going below some border. Every temperature above 0 counts as it is.")
+def not_so_cold(logits, temperature):
+    x = np.asarray(logits, np.float64)
+    powers = np.exp((x - x.max()) / max(temperature, 0.1))
+    return powers / powers.sum()
+
+
 def softmax_by_hand(row, temperature):
     """Number by number, with exact sums."""
     best = float(max(row))
@@ -165,7 +181,7 @@ def plain_softmax(softmax, t):
 
 @ex.check("the temperature divides the logits: below 1 the best token gets surer, above 1 less sure")
 def temperatures(softmax, t):
-    for temperature in (2.0, 0.5, 0.25, 10.0):
+    for temperature in (2.0, 0.5, 0.25, 10.0, 0.02, 500.0):
         for row in ([1.0, 0.0], [3.0, 1.0, -2.0]):
             t.case()
             t.close(t.call(softmax, np.array(row), temperature), softmax_by_hand(row, temperature), rtol=1e-9)
@@ -186,6 +202,9 @@ def forbidden(softmax, t):
             t.case()
             got = t.call(softmax, np.array(row), temperature)
             t.close(got, softmax_by_hand(row, temperature), rtol=1e-9)
+    for finite in (-1e6, -1e30):
+        t.case()
+        t.close(t.call(softmax, np.array([-np.inf, finite]), 1.0), [0.0, 1.0])
 
 
 @ex.check("float32 logits of a whole vocabulary: worked out in float64")
@@ -226,7 +245,8 @@ def top_p(probabilities, p):
 
     The tokens are taken from the best one down, until their probabilities sum to p or
     more.  The token that reaches p belongs to them, so at least one is kept.  p = 1
-    means off: every token is kept, also where a sum of floats reaches 1 earlier.
+    means off: every token is kept, also where a sum of floats reaches 1 earlier, and also
+    those of probability 0.  Where rounding keeps the sum of all just below p, all are kept.
 
     Parameters
     ----------
@@ -317,6 +337,32 @@ def cuts_at_one(probabilities, p):
     return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
 
 
+@ex.wrong("p = 1 drops the tokens of probability 0. 1 means off, so every token stays.")
+def drops_the_impossible(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 1.0:
+        return order[probabilities[order] > 0]
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+
+
+@ex.wrong("A token that was taken is marked with probability 0. A token may have 0 of its own, so an id can come twice.")
+def marks_with_zero(probabilities, p):
+    left, kept, mass = probabilities.copy(), [], 0.0
+    while len(kept) < len(left) and (not kept or p >= 1.0 or mass < p):
+        best = int(np.argmax(left))
+        kept.append(best)
+        mass, left[best] = mass + left[best], 0.0
+    return np.array(kept)
+
+
+@ex.wrong("A p just below 1 is taken for 1. Only 1 itself means off.")
+def nearly_off(probabilities, p):
+    order = np.argsort(-probabilities, kind="stable")
+    if p >= 0.999:
+        return order
+    return order[: np.searchsorted(np.cumsum(probabilities[order]), p) + 1]
+
+
 def ids_of(t, function, probabilities, p, shown=""):
     """Call the learner's cut; returns a list of plain ids."""
     got = t.call(function, np.array(probabilities), p, shown=shown)
@@ -349,6 +395,9 @@ def at_least_one(top_p, t):
         ([0.25, 0.75], 0.5, [1]),
         ([0.125, 0.875], 0.001, [1]),
         ([0.25, 0.5, 0.125, 0.125], 0.6, [1, 0]),
+        ([0.5, 0.25, 0.25], 0.5 + 1e-10, [0, 1]),
+        ([0.5 + 1e-10, 0.5 - 1e-10], 0.5 + 1e-10, [0]),
+        ([1 - 5e-7, 5e-7], 1 - 1e-6, [0]),
     ):
         t.case()
         t.equal(ids_of(t, top_p, row, p), want, "the kept ids")
@@ -374,7 +423,8 @@ def ties(top_p, t):
 
 @ex.check("p = 1 keeps every token, also those that are all but impossible")
 def off(top_p, t):
-    for row, want in (([0.25, 0.75], [1, 0]), ([1.0, 1e-20], [0, 1]), ([1e-18, 0.5, 0.5, 1e-19], [1, 2, 0, 3])):
+    for row, want in (([0.25, 0.75], [1, 0]), ([1.0, 1e-20], [0, 1]), ([1e-18, 0.5, 0.5, 1e-19], [1, 2, 0, 3]),
+                      ([1.0, 0.0, 0.0], [0, 1, 2]), ([0.0, 0.5, 0.5, 0.0], [1, 2, 0, 3])):
         t.case()
         t.equal(ids_of(t, top_p, row, 1.0), want, "the kept ids")
 
@@ -391,6 +441,10 @@ def many(top_p, t):
             mass, need = mass + row[best[need]], need + 1
         t.equal(len(kept), need, "the number of kept tokens")
         t.equal(kept, best[:need], "the kept ids")
+    n = next(n for n in range(4000, 6000) if np.cumsum(np.full(n, 1 / n))[-1] < 1 - 2e-15)
+    t.case(f"probabilities = np.full({n}, 1 / {n})      # rounded, they sum to a little less than 1")
+    t.equal(len(ids_of(t, top_p, np.full(n, 1 / n), 1 - 1e-15, shown="top_p(probabilities, 1 - 1e-15)")), n,
+            "the number of kept tokens")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -469,6 +523,7 @@ def by_the_mean(probabilities, least):
 def relative(min_p, t):
     for row, least, want in (
         ([0.75, 0.25], 0.3, [0, 1]),
+        ([0.25, 0.625, 0.125], 0.5, [1]),
         ([0.25, 0.75], 0.4, [1]),
         ([0.0625, 0.3125, 0.5, 0.125], 0.2, [2, 1, 3]),
         ([0.0625, 0.3125, 0.5, 0.125], 0.5, [2, 1]),
@@ -669,6 +724,7 @@ def drawn(t, draw, ids, weights, *script, greedy=False):
 def points(draw, t):
     for ids, weights, u, want in (
         ([9], [1.0], 0.25, 9),
+        ([7, 4, 2], [0.5, 0.25, 0.25], 0.25, 7),
         ([7, 4], [0.5, 0.5], 0.25, 7),
         ([7, 4], [0.5, 0.5], 0.75, 4),
         ([5, 0, 8], [0.5, 0.375, 0.125], 0.75, 0),
@@ -683,6 +739,7 @@ def points(draw, t):
 def borders(draw, t):
     for ids, weights, u, want in (
         ([7, 4], [0.5, 0.5], 0.5, 4), ([5, 0, 8], [0.5, 0.25, 0.25], 0.75, 8), ([5, 0, 8], [0.5, 0.25, 0.25], 0.5, 0),
+        ([7, 4], [0.5, 0.5], 0.5 - 1e-10, 7), ([7, 4], [0.5 + 1e-10, 0.5 - 1e-10], 0.5 + 5e-11, 7),
     ):
         got, _ = drawn(t, draw, ids, weights, u, 0.01)
         t.equal(got, want, "the token")
@@ -918,16 +975,45 @@ def in_place(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
     return logits
 
 
-def penalised(t, penalise, row, history, last_n, **knobs):
+@ex.wrong("Where nothing is to be done, the caller's own array comes back. The contract says a new one: whoever writes into the "
+          "result would change the logits.")
+def hands_them_back(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    if not history or last_n == 0:
+        return logits
+    out = np.array(logits, np.float64)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+@ex.wrong("The result has the dtype of the logits. The rows of an engine are float32, and the contract says float64: "
+          "`np.array(logits, np.float64)`.")
+def stays_in_single_precision(logits, history, last_n, repeat=1.0, frequency=0.0, presence=0.0):
+    out = np.array(logits)
+    window = history[max(0, len(history) - last_n):]
+    for token, count in Counter(window).items():
+        out[token] = out[token] / repeat if out[token] > 0 else out[token] * repeat
+        out[token] -= count * frequency + presence
+    return out
+
+
+def penalised(t, penalise, row, history, last_n, dtype="float64", **knobs):
     """Call the learner's function with keywords; the example reads as they would type it."""
     t.case()
     words = "".join(f", {name}={value}" for name, value in knobs.items())
-    shown = f"penalise(np.array({row}), {history}, {last_n}{words})"
+    single = ", np.float32" if dtype == "float32" else ""
+    shown = f"penalise(np.array({row}{single}), {history}, {last_n}{words})"
 
     def call(logits, history, last_n):
         return penalise(logits, history, last_n, **knobs)
 
-    return t.call(call, np.array(row), list(history), last_n, shown=shown)
+    logits = np.array(row, dtype)
+    got = t.call(call, logits, list(history), last_n, shown=shown)
+    t.holds(not (isinstance(got, np.ndarray) and np.shares_memory(got, logits)),
+            "the result is the array that was handed in, expected a new one")
+    return got
 
 
 @ex.check("repeat: positive logits are divided, others multiplied, each token once")
@@ -957,6 +1043,7 @@ def counts(penalise, t):
 @ex.check("only the last tokens of the history are looked at; a window of 0 is none")
 def windows(penalise, t):
     for history, last_n, want in (
+        ([1, 4, 2, 3, 0], 2, [0.5, 1.0, 1.0, 0.5, 1.0]),
         ([1, 0, 2], 1, [1.0, 1.0, 0.5]),
         ([2, 2, 0], 2, [0.5, 1.0, 0.5]),
         ([1, 0, 2], 7, [0.5, 0.5, 0.5]),
@@ -965,7 +1052,7 @@ def windows(penalise, t):
         ([], 4, [1.0, 1.0, 1.0]),
         ([0, 1, 1, 2], 3, [1.0, 0.0, 0.5]),
     ):
-        t.close(penalised(t, penalise, [1.0, 1.0, 1.0], history, last_n, frequency=0.5), want, "the logits", atol=1e-12)
+        t.close(penalised(t, penalise, [1.0] * len(want), history, last_n, frequency=0.5), want, "the logits", atol=1e-12)
 
 
 @ex.check("all three together: repeat first, then the subtractions; -inf stays -inf")
@@ -986,6 +1073,12 @@ def left_alone(penalise, t):
     for history, knobs in (([], {}), ([0, 1, 2], {}), ([0, 0], {"repeat": 1.0}), ([1], {"repeat": 3.0})):
         want = [1.5, -7.5, 0.0] if knobs.get("repeat") == 3.0 else row
         t.close(penalised(t, penalise, row, history, 5, **knobs), want, "the logits")
+    t.close(penalised(t, penalise, row, [0, 1], 0, repeat=3.0), row, "the logits")
+    for history, want in (([], row), ([1], [1.5, -7.5, 0.0])):
+        got = penalised(t, penalise, row, history, 5, dtype="float32", repeat=3.0)
+        t.close(got, want, "the logits")
+        t.holds(getattr(got, "dtype", None) == np.float64, f"the result is of {getattr(got, 'dtype', type(got))}, "
+                                                           "expected float64")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1019,7 +1112,8 @@ class Ban:
     Parameters
     ----------
     tokens : list of int
-        Ids that may not be chosen; may be empty.
+        Ids that may not be chosen; may be empty.  Later changes of the caller's list
+        change nothing.
     first : int, optional
         The ban holds for the first `first` tokens of a turn; afterwards everything is
         allowed.  None, the default: it always holds.
@@ -1031,15 +1125,15 @@ class Ban:
 
     Examples
     --------
-    >>> ban, row = Ban([0, 2], first=1), np.array([3.0, 1.0, 2.0])
+    >>> ban, row = Ban([0, 2], first=1), np.array([5.0, 3.0, 4.0])
     >>> ban.process(row, [])
     >>> row.tolist()
-    [-inf, 1.0, -inf]
+    [-inf, 3.0, -inf]
     >>> ban.commit(1)
-    >>> row = np.array([3.0, 1.0, 2.0])
+    >>> row = np.array([5.0, 3.0, 4.0])
     >>> ban.process(row, [1])
     >>> row.tolist()
-    [3.0, 1.0, 2.0]
+    [5.0, 3.0, 4.0]
     """
 
     def __init__(self, tokens, first=None):
@@ -1092,6 +1186,29 @@ class ReturnsACopy(Ban):
         return logits
 
 
+@ex.wrong("Sets the logit far down. However far that is, it is a number: where all other tokens are forbidden, or lower "
+          "still, the token is chosen. -inf is a ban.")
+class FarDown(Ban):
+    def process(self, logits, history):
+        if self.first is None or self.said < self.first:
+            logits[self.tokens] = -1e9
+
+
+@ex.wrong("Keeps the caller's own list. When the caller changes it later, the ban changes with it: keep a copy, `list(tokens)`.")
+class KeepsTheCallersList(Ban):
+    def __init__(self, tokens, first=None):
+        super().__init__(tokens, first)
+        self.tokens = tokens
+
+
+@ex.wrong("A negative id is refused only where the ban holds for the whole turn. It is never an id: refuse it with `first` "
+          "too.")
+class RefusesWithoutFirst(Ban):
+    def __init__(self, tokens, first=None):
+        super().__init__([] if first is not None else tokens, first)
+        self.tokens = list(tokens)
+
+
 @ex.wrong("The other way round: everything is forbidden but these tokens.")
 class Allows(Ban):
     def process(self, logits, history):
@@ -1101,7 +1218,7 @@ class Allows(Ban):
             logits[self.tokens] = keep
 
 
-@ex.wrong("`first` is ignored: the ban never ends.")
+@ex.wrong("The ban does not end. With `first`, it ends when so many tokens have been committed, whichever they are.")
 class Forever(Ban):
     def process(self, logits, history):
         logits[self.tokens] = -np.inf
@@ -1224,10 +1341,11 @@ def ends(Ban, t):
     for first, tokens in ((1, [0]), (2, [0, 3]), (0, [1])):
         t.case(f"row = np.array({ROW})")
         ban = make(t, Ban, tokens, first)
-        held = []
-        for _ in range(first + 2):
-            held.append(processed(t, ban) == banned(*tokens))
-            committed(t, ban, 2)
+        held, history = [], [7, 5, 9]
+        for token in (2, 1, 2, 1)[:first + 2]:
+            held.append(processed(t, ban, history=history) == banned(*tokens))
+            committed(t, ban, token)
+            history.append(token)
         t.equal(held, [said < first for said in range(first + 2)], "the list of whether the ban held, row by row,")
 
 
@@ -1235,42 +1353,52 @@ def ends(Ban, t):
 def only_commits(Ban, t):
     t.case(f"row = np.array({ROW})")
     ban = make(t, Ban, [0], 1)
-    for history in ([], [5, 6, 7], [5, 6, 7]):
+    for history in ([5, 6, 7], [5, 6, 7], [5, 6, 7]):
         t.equal(processed(t, ban, history=history), banned(0), "the row")
     committed(t, ban, 3)
-    t.equal(processed(t, ban, history=[]), ROW, "the row")
+    t.equal(processed(t, ban, history=[5, 6, 7, 3]), ROW, "the row")
 
 
 @ex.check("reset begins a new turn")
 def resets(Ban, t):
     t.case(f"row = np.array({ROW})")
     ban = make(t, Ban, [3], 2)
+    history = [6]
     for _ in range(2):
         t.call(ban.reset, shown="ban.reset()")
-        committed(t, ban, 1)
-        t.equal(processed(t, ban), banned(3), "the row")
-        committed(t, ban, 1)
-        t.equal(processed(t, ban), ROW, "the row")
+        for want in (banned(3), banned(3), ROW):
+            t.equal(processed(t, ban, history=history), want, "the row")
+            if want != ROW:
+                committed(t, ban, 1)
+                history = [*history, 1]
+        history = [*history, 8, 6]      # what the user says next
 
 
-@ex.check("two processors know nothing of each other")
+@ex.check("two processors know nothing of each other, or of what becomes of the list")
 def apart(Ban, t):
     t.case(f"row = np.array({ROW})")
     a, b = make(t, Ban, [0], 1, name="a"), make(t, Ban, [1], 1, name="b")
+    t.equal(processed(t, a, name="a", history=[6]), banned(0), "the row")
     committed(t, a, 2, name="a")
-    t.equal(processed(t, b, name="b"), banned(1), "the row")
-    t.equal(processed(t, a, name="a"), ROW, "the row")
+    t.equal(processed(t, b, name="b", history=[8, 6]), banned(1), "the row")
+    t.equal(processed(t, a, name="a", history=[6, 2]), ROW, "the row")
+    tokens = [0]
+    t.case(f"row = np.array({ROW})", "tokens = [0]", "ban = Ban(tokens)")
+    ban = t.call(Ban, tokens, None, shown=None)
+    tokens.append(1)
+    t.story.append("tokens.append(1)")
+    t.equal(processed(t, ban), banned(0), "the row")
 
 
 @ex.check("a negative id is a ValueError")
 def negative(Ban, t):
-    def made(tokens):
-        Ban(tokens)
+    def made(tokens, first):
+        Ban(tokens, first)
         return "a processor"
 
-    for tokens in ([-1], [3, -2, 0]):
+    for tokens, first in (([-1], None), ([3, -2, 0], None), ([-1], 2)):
         t.case()
-        t.raises("ValueError", made, tokens, shown=f"Ban({tokens})")
+        t.raises("ValueError", made, tokens, first, shown=f"Ban({tokens}" + (f", first={first})" if first else ")"))
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from course.grading.barred import barred, use_of_barred
 from course.grading.guard import Guard
 from course.grading.learner import Unusable
 from course.grading.outcome import NOT_ATTEMPTED, NOT_YET, CheckResult, Grade, judge
-from course.grading.tools import Failed, LearnerError, Tools, describe, other_kind, show
+from course.grading.tools import Failed, LearnerError, Tools, describe, other_kind, rule_broken, show
 from course.parser import check_code
 from course.rules import unknown_name
 from course.source import NOT_PYTHON, ChapterSource, ExerciseSource, digest
@@ -200,6 +200,8 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
         result.what, result.trace = f"raises {describe(caught.error)}", learner.trimmed(caught.error, path)
         if isinstance(caught.error, SystemExit):
             result.what = "ends the program (SystemExit) instead of returning"
+        elif broken := rule_broken(caught.error, ours=not result.trace):
+            result.what += f". {broken}"
         elif isinstance(caught.error, EOFError):
             result.what = "asks for keyboard input; everything it needs comes in as arguments"
     except BaseException as error:
@@ -207,6 +209,8 @@ def run_check(check: Check, mine: Any, path: str) -> CheckResult:
         result.trace = learner.trimmed(error, path)
         back = f"gave {show(tools.last)}; using it as the contract says " if tools.story else ""
         result.what = f"{back}raises {describe(error)}"
+        if broken := rule_broken(error, ours=not result.trace):
+            result.what += f". {broken}"
     result.case = list(tools.story)
     result.printed = tools.printed
     return result

@@ -65,14 +65,23 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
             written.append(definition.name)  # what it is, or inherits, shows when it runs
         elif isinstance(starter, ast.ClassDef):
             methods = {m.name: m for m in mine.body if isinstance(m, ast.FunctionDef)}
+            set_up = _attributes(mine)  # a method may be a closure that __init__ makes
             for method in starter.body:
                 if isinstance(method, ast.FunctionDef) and is_stub(method):
                     name = f"{definition.name}.{method.name}"
                     own = methods.get(method.name)
-                    (missing if own is None else stubs if is_stub(own) else written).append(name)
+                    there = own is not None or method.name in set_up
+                    (missing if not there else stubs if own and is_stub(own) else written).append(name)
         else:
             (stubs if is_stub(mine) else written).append(definition.name)
     return written, stubs, missing
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """What a class binds in its body, or its methods in `self`."""
+    stores = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    own = {n.attr for n in stores if isinstance(n.value, ast.Name) and n.value.id == "self"}
+    return own | {t.id for n in node.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:

@@ -77,10 +77,13 @@ class Tools:
         """Begin a case: `lines` is the code that leads up to it, as a learner would type it."""
         self.story = list(lines)
 
-    def call(self, function: Callable[..., Any], *args: Any, shown: str | None = "", changes: bool = False) -> Any:
+    def call(
+        self, function: Callable[..., Any], *args: Any, shown: str | None = "", changes: bool | tuple[int, ...] = False
+    ) -> Any:
         """Call the learner's code; `shown` is how the call reads in the counterexample (None: it does not show).
 
-        Lists, dicts and arrays among the arguments must come back as they went in, unless `changes` allows it.
+        Lists, dicts and arrays among the arguments must come back as they went in, unless `changes` allows it: for all
+        of them (True), or for those at some places.
 
         Raises
         ------
@@ -92,18 +95,17 @@ class Tools:
         name = getattr(function, "__name__", type(function).__name__)
         if shown is not None:
             self.story.append(shown or f"{name}({', '.join(show(a) for a in args)})")
-        before = [] if changes else [copy.deepcopy(a) for a in args]
+        free = range(len(args)) if changes is True else changes or ()
+        kept = {i: a for i, a in enumerate(args) if i not in free and isinstance(a, (list, dict, np.ndarray))}
+        before = copy.deepcopy(kept)
         with self._watch():
             try:
                 self.last = function(*args)
             finally:
                 self._anchor.hold()
-        for i, old in enumerate(before):
-            if isinstance(old, (list, dict, np.ndarray)) and not _same(old, args[i]):
-                raise Failed(
-                    f"changes its argument number {i + 1}: it was {show(old)}, afterwards {show(args[i])}. "
-                    f"Rule for all exercises: {UNCHANGED[0].lower()}{UNCHANGED[1:]}"
-                )
+        for i, old in before.items():
+            if not _same(old, args[i]):
+                raise Failed(f"changes its argument number {i + 1}: {_difference(old, args[i])}. {rule(UNCHANGED)}")
         return self.last
 
     def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str | None = "") -> BaseException:
@@ -132,6 +134,8 @@ class Tools:
     def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
         """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
         self._returned(got, want, what)
+        if isinstance(want, np.ndarray) and isinstance(got, (list, tuple)):
+            self.fail(f"{what} is a {type(got).__name__}, expected an array. {rule(TYPES)}")
         wanted = np.asarray(want, dtype=np.float64)
         try:
             given = np.asarray(got, dtype=np.float64)
@@ -208,7 +212,36 @@ def other_kind(got: Any, want: Any) -> str:
             return ""
     except Exception:  # what is in it can do anything
         return ""
-    return f". The values are right, but not their types. Rule for all exercises: {TYPES[0].lower()}{TYPES[1:]}"
+    return f". The values are right, but not their types. {rule(TYPES)}"
+
+
+def rule(text: str) -> str:
+    """How feedback names one of the rules for all exercises."""
+    return f"Rule for all exercises: {text[0].lower()}{text[1:]}"
+
+
+def rule_broken(error: BaseException, ours: bool) -> str:
+    """The rule that explains an error of Python's own; `ours`: it was raised by a use of what the learner returned."""
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        return rule(UNCHANGED)
+    if (
+        ours
+        and isinstance(error, AttributeError)
+        and isinstance(error.obj, (list, tuple))
+        and hasattr(np.ndarray, error.name)
+    ):
+        return f"A {type(error.obj).__name__} came back, expected an array. {rule(TYPES)}"
+    return ""
+
+
+def _difference(old: Any, new: Any) -> str:
+    """What changed: of a large array, the first element that did."""
+    if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.shape == new.shape and old.size > 12:
+        differ = np.flatnonzero(~_elements_equal(new, old))
+        if differ.size:
+            at = np.unravel_index(differ[0], old.shape)
+            return f"its element {_at(at)} was {show(old[at])}, afterwards {show(new[at])}"
+    return f"it was {show(old)}, afterwards {show(new)}"
 
 
 def _listed(value: Any) -> Any:
