@@ -124,7 +124,7 @@ def min_p(probabilities, least):
 
     Examples
     --------
-    >>> min_p(np.array([0.125, 0.5, 0.0625, 0.3125]), 0.25).tolist()
+    >>> min_p(np.array([0.1875, 0.5, 0.0625, 0.25]), 0.3).tolist()
     [1, 3, 0]
     """
     raise NotImplementedError("ch04.min_p: your code here")

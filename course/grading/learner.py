@@ -77,7 +77,7 @@ def unwritten(tree: ast.Module, exercise: ExerciseSource) -> tuple[list[str], li
     return written, stubs, missing
 
 
-def _attributes(node: ast.ClassDef) -> set[str]:
+def _attributes(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
     """What a class binds in its body, or its methods in `self`."""
     stores = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
     own = {n.attr for n in stores if isinstance(n.value, ast.Name) and n.value.id == "self"}

@@ -228,7 +228,7 @@ def rule_broken(error: BaseException, ours: bool) -> str:
         ours
         and isinstance(error, AttributeError)
         and isinstance(error.obj, (list, tuple))
-        and hasattr(np.ndarray, error.name)
+        and hasattr(np.ndarray, str(error.name))
     ):
         return f"A {type(error.obj).__name__} came back, expected an array. {rule(TYPES)}"
     return ""

@@ -17,7 +17,7 @@ from course.cells import hoisted, in_cell
 from course.files import ExerciseFiles
 from course.grading import Grade, feedback
 from course.grading.barred import use_of_barred
-from course.grading.tools import other_kind
+from course.grading.tools import Failed, Tools, other_kind
 from course.parser import parse_chapter
 from course.platform import main
 from course.progress import Progress
@@ -73,6 +73,75 @@ def test_docs_tell_the_same_rules() -> None:
     page = told((ROOT / "docs" / "learning.md").read_text(encoding="utf-8"))
     for rule in RULES:
         assert told(rule) in page
+
+
+def graded(name: str, *changes: tuple[str, str], tmp_path: Path) -> Grade:
+    """The grade of our solution with some of its text replaced."""
+    desk = Desk(make_course(tmp_path), name)
+    text = desk.chapter.solved()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return desk.grade(text)
+
+
+def first_failure(grade: Grade) -> str:
+    return next(check.what for check in grade.checks if not check.passed)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("ch03.swiglu", "return gate / (1 + np.exp(-gate)) * up", "return list(gate / (1 + np.exp(-gate)) * up)"),
+        ("ch03.forward", "return x @ w.output.T", "return list(x @ w.output.T)"),
+        ("ch04.top_p", "return order[: np.searchsorted(running, p) + 1]", "return [1, 3]"),
+    ],
+)
+def test_a_list_for_an_array_names_the_rule(name: str, old: str, new: str, tmp_path: Path) -> None:
+    what = first_failure(graded(name, (old, new), tmp_path=tmp_path))
+    assert "list" in what and TYPES[1:] in what
+
+
+def test_writing_to_what_cannot_be_written_names_the_rule(tmp_path: Path) -> None:
+    change = ("weights = blocks", "raw[:] = raw\n    weights = blocks")
+    what = first_failure(graded("ch01.dequantize_q8_0", change, tmp_path=tmp_path))
+    assert "read-only" in what and UNCHANGED[1:] in what
+
+
+def test_a_change_far_back_in_an_array_is_shown(tmp_path: Path) -> None:
+    change = ("blocks = x.reshape(-1, 32)", "x[20] = 0; blocks = x.reshape(-1, 32)")
+    grade = graded("ch01.quantize_row", change, tmp_path=tmp_path)
+    assert "its element [20] was 20.0, afterwards 0.0" in " ".join(check.what for check in grade.checks)
+
+
+def test_only_the_places_named_may_change() -> None:
+    def pops(a: list, b: list) -> None:
+        a.pop()
+
+    tools = Tools("a seed")
+    tools.call(pops, [1], [2], changes=(0,))
+    with pytest.raises(Failed, match="argument number 1"):
+        tools.call(pops, [1], [2], changes=(1,))
+
+
+def test_methods_may_be_made_in_init(tmp_path: Path) -> None:
+    closures = """
+class Ban:
+    def __init__(self, tokens, first=None):
+        if any(token < 0 for token in tokens):
+            raise ValueError("below 0")
+        said, ids = [], list(tokens)
+
+        def process(logits, history):
+            if first is None or len(said) < first:
+                logits[ids] = -np.inf
+
+        self.process, self.commit, self.reset = process, said.append, said.clear
+"""
+    desk = Desk(make_course(tmp_path), "ch04.ban")
+    grade = desk.grade(desk.with_part(closures))
+    assert grade.passed, grade.message
+    assert "no method" in desk.grade(desk.with_part(closures.replace("self.reset", "reset"))).message
 
 
 def test_the_first_check_tells_the_rules_and_the_second_does_not(course: Course, capsys) -> None:
