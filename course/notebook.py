@@ -25,6 +25,7 @@ from course.grading.learner import Unusable, parse, run_module
 from course.grading.outcome import Grade
 from course.predictions import guesses, predict, truth
 from course.progress import Progress, part_hash
+from course.questions import announce
 from course.race.cells import race, race_figure
 from course.rules import RULES, known_in_the_notebook, unknown_name
 from course.source import SourceError
@@ -265,6 +266,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(lambda line: load_cell(line, shell), "line", "load_exercise")
     if hoisted not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoisted)
+    shell.events.register("pre_run_cell", announce)  # a second time changes nothing
     warm()
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from course.source import NOT_PYTHON
 
+ANSWER = "The answer:"
+
 
 def fold(cell: Any) -> None:
     """Fold the outputs of a cell that answers a prediction, and of no other: a learner says first what they expect.
@@ -27,6 +29,15 @@ def fold(cell: Any) -> None:
         jupyter["outputs_hidden"] = True
     if jupyter:
         cell["metadata"]["jupyter"] = jupyter
+
+
+def announce(info: Any) -> None:
+    """Print a first line before a cell that answers: it is the one line that JupyterLab shows of a folded output.
+
+    For IPython's event `pre_run_cell`.
+    """
+    if called(info.raw_cell or "", "truth"):
+        print(ANSWER)
 
 
 def folded(cell: Any) -> bool:
@@ -84,6 +95,12 @@ def visible(cell: dict[str, Any]) -> str:
     return "\n".join("".join(page) for page in [o.get("text", "") for o in cell["outputs"]] + pages)
 
 
+def first_line(cell: dict[str, Any]) -> str:
+    """What JupyterLab shows of a folded output: its first line, where that is text."""
+    first = cell["outputs"][0] if cell["outputs"] else {}
+    return "".join(first.get("text", "")).partition("\n")[0]
+
+
 def answer_shown(cells: list[dict[str, Any]], answer: dict[str, Any]) -> str:
     """The number of three digits or more that `answer` gives as the truth, where a cell before it shows it already."""
     stored = visible({**answer, "metadata": {}})
@@ -102,6 +119,8 @@ def faults(cells: list[dict[str, Any]], chapter: str) -> list[str]:
             answered.add(name)
             if not folded(cell):
                 found.append(f"cell {i}: the answer of {name} is not folded")
+            elif not first_line(cell).startswith(ANSWER):
+                found.append(f"cell {i}: the folded output of {name} does not begin with {ANSWER!r}")
             if not any(name in names(before, "predict") for before in cells[:i]):
                 found.append(f"cell {i}: the truth of {name}, which no cell above asks for")
         if names(cell, "predict") and not (i and asks(cells[i - 1])):

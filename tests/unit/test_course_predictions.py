@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from course.figures.guesses import Said, factor, guesses_figure
 from course.notebook import guesses, predict, truth
 from course.progress import PREDICTIONS, Progress
 from course.quantities import with_unit
-from course.questions import faults, fold, folded, names
+from course.questions import ANSWER, announce, faults, fold, folded, names
 from fucina.errors import InvalidOption
 
 LOOP = ["an error", "other tokens", "nothing"]
@@ -227,6 +228,12 @@ def test_factors(guess, value, expected) -> None:
     assert "nan" not in guesses_figure([said]).svg
 
 
+@pytest.mark.parametrize(("cell", "line"), [('x = 2\ntruth("05.read", x)', f"{ANSWER}\n"), ("truth", ""), (None, "")])
+def test_a_cell_that_answers_begins_with_a_line_that_tells_nothing(cell, line, capsys) -> None:
+    announce(SimpleNamespace(raw_cell=cell))
+    assert capsys.readouterr().out == line
+
+
 def test_a_build_folds_the_answers_and_nothing_else() -> None:
     answer = {"cell_type": "code", "source": 'x = 2\ntruth("05.read", x)', "metadata": {}}
     plain = {
@@ -263,8 +270,12 @@ def md(text: str) -> dict[str, Any]:
     return {"cell_type": "markdown", "source": text, "metadata": {}}
 
 
-def code(text: str, out: str = "", fold_it: bool = True) -> dict[str, Any]:
-    outputs = [{"output_type": "display_data", "data": {"text/plain": [out]}}] if out else []
+def code(text: str, out: str = "", fold_it: bool = True, announced: bool = True) -> dict[str, Any]:
+    outputs: list[dict[str, Any]] = [{"output_type": "stream", "name": "stdout", "text": [f"{ANSWER}\n"]}]
+    if not announced or "truth(" not in text:
+        outputs = []
+    if out:
+        outputs.append({"output_type": "display_data", "data": {"text/plain": [out]}})
     cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": outputs}
     if fold_it:
         fold(cell)
@@ -296,6 +307,7 @@ def test_a_prediction_with_its_answer_folded_is_in_order() -> None:
         ([QUESTION, PREDICT, md("It will be 5450."), TRUTH], "5450, stands above"),
         ([QUESTION, code('predict("06.read", ..., number="")'), code('truth("06.read", 2)')], "not named after"),
         ([TRUTH], "which no cell above asks for"),
+        ([QUESTION, PREDICT, code('truth("05.read", 2)', "It is 2.", announced=False)], "does not begin with"),
     ],
 )
 def test_each_fault_of_a_prediction_is_found(cells, words) -> None:
