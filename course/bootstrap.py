@@ -37,6 +37,9 @@ The first run sets everything up in the folder .venv (a minute or two); after th
   progress    how far you have come
   reset       put a starter back; a copy of yours is kept
   report      a report as table, JSON and HTML
+  board       exercises with more than one right answer: our attempts, yours, and what they earn
+  engine      one file of everything that you have passed, which runs the real model:  engine [--write PATH]
+  race        your engine, ours and llama.cpp's, side by side:  race [--quick]
   book        the whole course as a static site, to read without Jupyter:  book [--out DIR] [--open]
 
 For teachers (docs/teaching.md):

@@ -1,4 +1,4 @@
-"""Execute notebooks and store them, and check that what is stored is fit to show.
+"""Execute notebooks and store them with the starters of their exercises, and check that what is stored is fit to show.
 
 `python3 -m course build [NAME ...]` runs the notebooks from top to bottom in fresh kernels and stores their outputs,
 folded where they answer a prediction; `--check` only looks.  A notebook is refused when a code cell was not executed,
@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from course.catalogue import Course
+from course.cells import starter_cell
 from course.files import write_text
 from course.questions import faults, fold
 
@@ -63,6 +65,10 @@ def execute(path: Path, timeout: int = 600) -> None:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.source.startswith("%%exercise "):
+            _, exercise = Course().exercise(cell.source.split("\n", 1)[0].split()[1])
+            cell.source = starter_cell(exercise).rstrip("\n")
     # coalesce_streams: text printed piece by piece is stored as one output
     where = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where, coalesce_streams=True)
