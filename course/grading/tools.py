@@ -128,7 +128,9 @@ class Tools:
                 at = np.unravel_index(differ[0], want.shape)
                 self.fail(f"{what}{_at(at)} is {show(got[at])}, expected {show(want[at])}")
         elif isinstance(got, np.ndarray) or not _same(got, want):
-            self.fail(f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}{first_difference(got, want)}")
+            self.fail(
+                f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}{first_difference(got, want)}"
+            )
 
     def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
         """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
