@@ -128,7 +128,7 @@ def losing(verifies, enough=8):
 
     Examples
     --------
-    >>> losing([(1, 0, 6, 2.5), (2, 1, 5, 2.25)])
+    >>> losing([(1, 0, 6, 2.5), (1, 0, 5, 2.25)])
     True
     >>> losing([(1, 0, 4, 2.0), (3, 2, 4, 2.0)])
     False
