@@ -260,7 +260,7 @@ def no_match(mine, t):
 
 @ex.check("the longest suffix that has also ended earlier")
 def longest(mine, t):
-    large = [int(token) for token in "70001 300 70001 300 4465 70001 300".split()]  # each token a number of its own
+    large = [int(token) for token in "70001 300 70001 300 4465 70001 300".split()]  # every number is an object of its own
     for stream in [*small_texts(), [3, 1, 2, 3, 9, 3, 8, 1, 2, 3], [1, 2, 3, 1, 2, 9, 2, 9], [11, 2, 1, 2], [257, 1, 44, 300],
                    [65537, 1], large]:
         t.case()
