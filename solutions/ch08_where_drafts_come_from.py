@@ -1929,8 +1929,8 @@ class SourceGate:
         The first `accepted` of its `drafted` tokens were accepted, the rest were not; there may
         be none.  All of them are entered, in a pause as well.  Then it is judged, once: when
         the window is full (64 tokens) and a smaller share of it than `least` was accepted, the
-        source is muted for `mute_for` tokens from now on, and the window is emptied: after the
-        pause the old failures no longer count.
+        source is muted for `mute_for` tokens from now on.  Then the window is emptied too: after
+        the pause the old failures no longer count.
         """
         for i in range(drafted):
             self.window.append(i < accepted)
