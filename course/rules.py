@@ -9,7 +9,9 @@ ALONE = (
     "your notebook: import and define what you use there, or in the exercise's cell."
 )
 UNCHANGED = "Arguments stay as they are, unless the contract says that they change: work on a copy."
-TYPES = "Types count: where the contract says list, a tuple or an array is wrong."
+TYPES = (
+    "Types count: where the contract says list, a tuple or an array is wrong. A number of NumPy's counts as a number."
+)
 YOUR_OWN = "You build it yourself: the engine (`fucina`) and the solutions are no part of an answer, unless the contract says so."
 RULES = (ALONE, UNCHANGED, TYPES, YOUR_OWN)
 

@@ -16,7 +16,8 @@ Rules for all exercises:
   exercises/ holds, and nothing of your notebook: import and define what you use there,
   or in the exercise's cell.
 - Arguments stay as they are, unless the contract says that they change: work on a copy.
-- Types count: where the contract says list, a tuple or an array is wrong.
+- Types count: where the contract says list, a tuple or an array is wrong. A number of
+  NumPy's counts as a number.
 - You build it yourself: the engine (`fucina`) and the solutions are no part of an
   answer, unless the contract says so.
 """

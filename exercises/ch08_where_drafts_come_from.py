@@ -17,7 +17,8 @@ Rules for all exercises:
   exercises/ holds, and nothing of your notebook: import and define what you use there,
   or in the exercise's cell.
 - Arguments stay as they are, unless the contract says that they change: work on a copy.
-- Types count: where the contract says list, a tuple or an array is wrong.
+- Types count: where the contract says list, a tuple or an array is wrong. A number of
+  NumPy's counts as a number.
 - You build it yourself: the engine (`fucina`) and the solutions are no part of an
   answer, unless the contract says so.
 """
@@ -97,9 +98,9 @@ def continuation(stream, limit, min_match=2):
     stream : list of int
         The text so far.
     limit : int
-        At most this many tokens; fewer where the text ends before.
+        At most this many tokens, 0 or more; fewer where the text ends before.
     min_match : int
-        A shorter match drafts nothing.
+        A shorter match drafts nothing; 1 or more.
 
     Returns
     -------
@@ -233,18 +234,24 @@ class Automaton:
         return len(self.link) - 1
 
     def walk(self, state, length, token):
-        """Move a cursor over a token: your `walk` of ch08.walk, with `self` as the index."""
+        """Move a cursor over a token: your `walk` of ch08.walk, with `self` as the index.
+
+        Nothing of the automaton changes, its own cursor included.
+        """
         raise NotImplementedError("ch08.append: your code here")
 
     def append(self, token):
         """Take one more token, at position pos = len(stream) as it is before the call.
+
+        (A few steps per token are the point of it.  But what is checked is what it finds, not
+        what it costs.)
 
         The cursor moves first, in the automaton without the token: what it finds has ended
         earlier.  Then the automaton becomes that of the longer text:
 
         - The whole text is a new state, with sample pos.
         - Where some strings of a state have ended at pos and others have not, the state is
-          split.  The longer strings keep it.  The shorter ones move to a new state, the
+          split.  The longer strings keep it, and its sample.  The shorter ones move to a new state, the
           clone, which takes the edges, the link and the sample of the state that it came
           from.  (Its strings have ended at pos as well, but nothing follows there yet.)  The
           clone's longest string is just the match, so the cursor moves to the clone.
@@ -266,7 +273,7 @@ class Drafter:
         An `Automaton`, or anything with `append`, `stream`, `sample`, `match_state` and
         `match_length`, such as `AllStrings`.
     min_match : int
-        A shorter match drafts nothing.
+        A shorter match drafts nothing; 1 or more.
 
     Examples
     --------
@@ -305,7 +312,7 @@ class Drafter:
             The text as the decoder has it.  If it is empty, or its last token is not the last
             token of the index, the two are out of step, and nothing is drafted.
         limit : int
-            At most this many tokens; fewer where the stream ends before.
+            At most this many tokens, 0 or more; fewer where the stream ends before.
 
         Returns
         -------
@@ -423,7 +430,7 @@ class Recycler:
         raise NotImplementedError("ch08.recycle: your code here")
 
     def suggest(self, context, limit):
-        """Follow first candidates from the last token of the context.
+        """Follow first candidates from the last token of the context, which has one at least.
 
         Returns
         -------
@@ -436,9 +443,10 @@ class Recycler:
 def run(model, drafter, prompt, n):
     """Decode n tokens with drafts, and count.
 
-    The drafter observes the prompt.  Then, step by step: it suggests a draft of at most 8
-    tokens, and never more than one less than are still missing; `verify` settles some
-    tokens; the drafter observes them, then the rows (`observe_top_k`).
+    The drafter observes the prompt, in one call.  Then, step by step: for the text so far,
+    prompt included, it suggests a draft of at most 8 tokens, and never more than one less than
+    are still missing; `verify` settles some tokens; the drafter observes them, all in one call,
+    and after that the rows (`observe_top_k`).
 
     Parameters
     ----------
@@ -447,6 +455,7 @@ def run(model, drafter, prompt, n):
     prompt : list of int
         Two tokens or more.
     n : int
+        0 or more.
 
     Returns
     -------
@@ -487,13 +496,15 @@ def choose(sources, limit, min_match=2):
     sources : list of Source
         The conversation first, then the references.
     limit : int
+        0 or more.
     min_match : int
+        1 or more.
 
     Returns
     -------
     (number, budget)
-        The source's number in the list and the tokens that it may draft; (None, 0) if no
-        source may.
+        The source's number in the list and the tokens that it may draft, 0 where the limit
+        is 0; (None, 0) if no source may.
 
     Examples
     --------
@@ -545,10 +556,11 @@ class SourceGate:
     def record(self, drafted, accepted):
         """Enter what became of a draft.
 
-        The first `accepted` of its `drafted` tokens were accepted, the rest were not.  When
+        The first `accepted` of its `drafted` tokens were accepted, the rest were not; there may
+        be none.  All of them are entered, in a pause as well.  Then it is judged, once: when
         the window is full (64 tokens) and a smaller share of it than `least` was accepted, the
-        source is muted for `mute_for` tokens, and the window is emptied: after the pause the
-        old failures no longer count.
+        source is muted for `mute_for` tokens from now on.  Then the window is emptied too: after
+        the pause the old failures no longer count.
         """
         raise NotImplementedError("ch08.cascade: your code here")
 

@@ -6,7 +6,7 @@ that knows its odds.  And you build the gate for sources that do not: it turns d
 while it loses, and finds out when it would win again.
 
 There is one unit for all costs: the plain step, a pass of one row.  It costs 1 and commits
-one token.  A pass of several rows costs more than 1, and less than the number of its rows.
+one token.  A pass of several rows costs more than 1, and nearly always less than the number of its rows.
 
 Write your code below each docstring, in place of the line that says `your code here`.
 Check it with `python3 -m course check ch09`, or in the notebook with a cell that begins
@@ -19,7 +19,8 @@ Rules for all exercises:
   exercises/ holds, and nothing of your notebook: import and define what you use there,
   or in the exercise's cell.
 - Arguments stay as they are, unless the contract says that they change: work on a copy.
-- Types count: where the contract says list, a tuple or an array is wrong.
+- Types count: where the contract says list, a tuple or an array is wrong. A number of
+  NumPy's counts as a number.
 - You build it yourself: the engine (`fucina`) and the solutions are no part of an
   answer, unless the contract says so.
 """
@@ -44,7 +45,8 @@ def break_even(drafts, cost):
     drafts : int
         Drafted tokens, at least 1.
     cost : callable
-        cost(rows) is what a pass of so many rows costs, in plain steps.
+        cost(rows) is what a pass of so many rows costs, in plain steps: more than 1 for
+        several rows.
 
     Returns
     -------
@@ -114,7 +116,8 @@ def losing(verifies, enough=8):
     ----------
     verifies : list of (committed, accepted, drafted, cost)
         Tokens that a verify committed, drafts that were accepted, drafts that there were, and
-        its cost in plain steps.
+        its cost in plain steps.  Committed are one more than accepted, or fewer where the text
+        ended within them.  All the verifies count, however many there are.
     enough : int
         Drafted tokens that the verifies must have, all together.  And there must be two
         verifies at least.
@@ -125,7 +128,7 @@ def losing(verifies, enough=8):
 
     Examples
     --------
-    >>> losing([(1, 0, 4, 2.0), (2, 1, 4, 2.0)])
+    >>> losing([(1, 0, 6, 2.5), (1, 0, 5, 2.25)])
     True
     >>> losing([(1, 0, 4, 2.0), (3, 2, 4, 2.0)])
     False
@@ -139,7 +142,8 @@ class Gate:
     """Decides, for one stream, when to draft.
 
     A decoder asks `allows` once per step.  If the answer is True and there is a draft, it
-    verifies the draft and tells `record` what came of it.
+    verifies the draft and tells `record` what came of it.  So nothing is recorded while the
+    gate is off, and `drafted` is never 0.
 
     on
         The gate starts here.  When the verifies in the window are losing (ch09.losing), it
@@ -153,7 +157,8 @@ class Gate:
         it fails.  Passed: on.  Failed: off, for twice as many steps as the last time, but
         `longest` at most.
 
-    Whenever the gate turns off, the window is emptied.
+    Whenever the gate turns off, the window is emptied, and only then: the verifies of a passed
+    probe stay in it.
 
     Parameters
     ----------
@@ -164,7 +169,7 @@ class Gate:
     margin : float
         What a probe must win per plain step, above 1.
     pause, longest : int
-        Steps of a first pause, and the most of any pause.
+        Steps of a first pause, and the most of any pause; `pause` is not above `longest`.
     probes : int
         Verifies of a probe.  Steps without a verify do not count.
 
@@ -173,7 +178,7 @@ class Gate:
     state : str
         "on", "off" or "probing".
     backoff : int
-        Steps of the present pause, or of the last one.
+        Steps of the present pause, or of the last one; a passed probe does not change it.
     window : deque of (committed, accepted, drafted, cost)
         The latest verifies.
 
@@ -254,7 +259,7 @@ class LiveCost:
         range 0.25 to 4, and then `scale` moves a fifth of the way towards it.  Before the
         first plain step nothing can be learned.
 
-        The result is the table's cost times the new scale, but at least 1: no pass is cheaper
-        than a pass of one row.
+        The result is always the table's cost times the new scale, but at least 1: no pass is
+        cheaper than a pass of one row.
         """
         raise NotImplementedError("ch09.ewma: your code here")

@@ -6,11 +6,13 @@ that knows its odds.  And you build the gate for sources that do not: it turns d
 while it loses, and finds out when it would win again.
 
 There is one unit for all costs: the plain step, a pass of one row.  It costs 1 and commits
-one token.  A pass of several rows costs more than 1, and less than the number of its rows.
+one token.  A pass of several rows costs more than 1, and nearly always less than the number of its rows.
 """
 
 import math
 from collections import deque
+
+import numpy as np
 
 from course.exercises import Exercise, given
 
@@ -44,7 +46,8 @@ def break_even(drafts, cost):
     drafts : int
         Drafted tokens, at least 1.
     cost : callable
-        cost(rows) is what a pass of so many rows costs, in plain steps.
+        cost(rows) is what a pass of so many rows costs, in plain steps: more than 1 for
+        several rows.
 
     Returns
     -------
@@ -113,7 +116,7 @@ def more_than_there_are(drafts, cost):
 def costs_of(t, drafts, price):
     """A table as a function: `price` for the verify, other costs for neighbouring passes; and its text."""
     table = {rows: round(1 + 0.31 * (rows - 1), 2) for rows in range(1, drafts + 8)}
-    table[drafts] = round(min(price, drafts) - 0.9, 2) if drafts > 1 else 1.0
+    table[drafts] = max(round(min(price, drafts) - 0.9, 2), 1.05) if drafts > 1 else 1.0
     table[drafts + 1] = price
     t.case(f"a pass of {drafts} row{'s' if drafts > 1 else ''} costs {table[drafts]}, of {drafts + 1} rows {price}, "
            f"of {drafts + 2} rows {table[drafts + 2]}")
@@ -122,7 +125,7 @@ def costs_of(t, drafts, price):
 
 @ex.check("the smallest number of accepted drafts with which the verify commits more tokens than it costs")
 def smallest_winning(break_even, t):
-    for drafts, price, want in ((1, 1.2, 1), (2, 1.6, 1), (4, 2.5, 2), (3, 0.9, 0), (4, 3.7, 3), (8, 2.84, 2),
+    for drafts, price, want in ((1, 1.2, 1), (2, 1.6, 1), (4, 2.5, 2), (3, 1.05, 1), (4, 3.7, 3), (8, 2.84, 2),
                                 (16, 4.5, 4), (12, 6.25, 6)):
         got = t.call(break_even, drafts, costs_of(t, drafts, price), shown=f"break_even({drafts}, cost)")
         t.equal(got, want)
@@ -334,6 +337,20 @@ def no_bound(odds, cost, allowance=math.inf):
     return best
 
 
+@ex.wrong("Takes an allowance of 0 for no bound at all. `if allowance` is false for 0, which is a bound like any other: such a "
+          "verify may lose nothing.")
+def zero_is_no_bound(odds, cost, allowance=math.inf):
+    best, most = 0, MARGIN
+    expected, together = 1.0, 1.0
+    for d, chance in enumerate(odds, 1):
+        together *= chance
+        expected += together
+        price = cost(d + 1)
+        if (not allowance or price <= 1 + allowance) and expected - price > most:
+            best, most = d, expected - price
+    return best
+
+
 @ex.wrong("Compares the whole cost with the allowance. The token that comes with every verify is worth one plain step: "
           "at worst cost(d + 1) - 1 is lost.")
 def the_whole_cost(odds, cost, allowance=math.inf):
@@ -451,7 +468,7 @@ def bounded(best_draft, t):
                                          ([1.0, 1.0, 1.0], LINE, 0.5, 2), ([1.0, 1.0, 1.0], LINE, 0.2, 0),
                                          ([1.0, 1.0, 1.0], LINE, 0.25, 1), ([1.0] * 16, LINE, 2.0, 8),
                                          ([1.0, 1.0, 1.0], STAIRS, 0.5, 3), ([1.0, 0.9], STAIRS, 0.5, 1),
-                                         ([1.0, 1.0], LINE, -0.5, 0), ([0.9] * 4, LINE, 9.0, 4)):
+                                         ([1.0, 1.0], LINE, -0.5, 0), ([0.9] * 4, LINE, 9.0, 4), ([0.9, 0.8], LINE, 0.0, 0)):
         choose(t, best_draft, odds, table, want, allowance)
     for n in (4, 8, 16):
         for allowance in (0.5, 1.0, 2.5):
@@ -488,7 +505,8 @@ def losing(verifies, enough=8):
     ----------
     verifies : list of (committed, accepted, drafted, cost)
         Tokens that a verify committed, drafts that were accepted, drafts that there were, and
-        its cost in plain steps.
+        its cost in plain steps.  Committed are one more than accepted, or fewer where the text
+        ended within them.  All the verifies count, however many there are.
     enough : int
         Drafted tokens that the verifies must have, all together.  And there must be two
         verifies at least.
@@ -499,7 +517,7 @@ def losing(verifies, enough=8):
 
     Examples
     --------
-    >>> losing([(1, 0, 4, 2.0), (2, 1, 4, 2.0)])
+    >>> losing([(1, 0, 6, 2.5), (1, 0, 5, 2.25)])
     True
     >>> losing([(1, 0, 4, 2.0), (3, 2, 4, 2.0)])
     False
@@ -583,8 +601,16 @@ def too_early(losing, t):
 
 @ex.check("losing: more plain steps paid than tokens committed")
 def more_paid(losing, t):
-    for verifies in ([(1, 0, 4, 2.0)] * 2, [(1, 0, 2, 1.5)] * 4, [(3, 2, 4, 3.25)] * 2, [(4, 3, 8, 2.75), (1, 0, 8, 2.75)],
-                     [(1, 0, 8, 4.0), (3, 2, 4, 2.0)]):
+    for verifies in ([(1, 0, 8, 2.5)] * 3, [(1, 0, 6, 2.5)] * 2, [(1, 0, 3, 1.5)] * 4, [(3, 2, 5, 3.25)] * 2,
+                     [(4, 3, 8, 2.75), (1, 0, 8, 2.75)], [(1, 0, 8, 4.0), (3, 2, 4, 2.0)],
+                     [(3, 3, 6, 2.0), (1, 2, 4, 2.25)], [(1, 0, 8, 5.0)] * 4 + [(2, 1, 4, 1.75)] * 20):
+        judged(t, losing, verifies, True)
+    judged(t, losing, [(1, 0, 4, 2.0)] * 4, True, 15)
+
+
+@ex.check("exactly `enough` drafted tokens are enough")
+def at_the_border(losing, t):
+    for verifies in ([(1, 0, 4, 2.0)] * 2, [(1, 0, 2, 1.5)] * 4):
         judged(t, losing, verifies, True)
     judged(t, losing, [(1, 0, 4, 2.0)] * 4, True, 16)
 
@@ -621,7 +647,8 @@ class Gate:
     """Decides, for one stream, when to draft.
 
     A decoder asks `allows` once per step.  If the answer is True and there is a draft, it
-    verifies the draft and tells `record` what came of it.
+    verifies the draft and tells `record` what came of it.  So nothing is recorded while the
+    gate is off, and `drafted` is never 0.
 
     on
         The gate starts here.  When the verifies in the window are losing (ch09.losing), it
@@ -635,7 +662,8 @@ class Gate:
         it fails.  Passed: on.  Failed: off, for twice as many steps as the last time, but
         `longest` at most.
 
-    Whenever the gate turns off, the window is emptied.
+    Whenever the gate turns off, the window is emptied, and only then: the verifies of a passed
+    probe stay in it.
 
     Parameters
     ----------
@@ -646,7 +674,7 @@ class Gate:
     margin : float
         What a probe must win per plain step, above 1.
     pause, longest : int
-        Steps of a first pause, and the most of any pause.
+        Steps of a first pause, and the most of any pause; `pause` is not above `longest`.
     probes : int
         Verifies of a probe.  Steps without a verify do not count.
 
@@ -655,7 +683,7 @@ class Gate:
     state : str
         "on", "off" or "probing".
     backoff : int
-        Steps of the present pause, or of the last one.
+        Steps of the present pause, or of the last one; a passed probe does not change it.
     window : deque of (committed, accepted, drafted, cost)
         The latest verifies.
 
@@ -727,6 +755,43 @@ class TokensPerStep(Gate):
 class MeanOfRatios(Gate):
     def record(self, committed, accepted, drafted, cost):
         super().record(committed / cost, accepted, drafted, 1.0)
+
+
+@ex.wrong("Judges a probe by its last verify alone. One verify may be lucky, or unlucky: what counts is all tokens of the "
+          "window against all its costs.")
+class LastOfTheProbe(Gate):
+    def record(self, committed, accepted, drafted, cost):
+        before, margin, ends = list(self.window), self.margin, self.state == "probing" and self.left == 1
+        if ends:
+            self.margin = -1.0  # whatever it has won so far
+        super().record(committed, accepted, drafted, cost)
+        self.margin = margin
+        if ends and self.state == "on" and committed < (1 + margin) * cost:
+            self.state, self.backoff, self.waited = "off", min(2 * self.backoff, self.longest), 0
+            self.window.clear()
+        elif ends and self.state == "off" and committed >= (1 + margin) * cost:
+            self.state, self.backoff = "on", self.backoff // 2
+            self.window.extend([*before, (committed, accepted, drafted, cost)])
+
+
+@ex.wrong("A probe that failed early leaves fewer verifies for the next one. Each probe begins with all its `probes` verifies.")
+class ShorterProbes(Gate):
+    def allows(self):
+        left, off = self.left, self.state == "off"
+        answer = super().allows()
+        if off and answer and left > 0:
+            self.left = left
+        return answer
+
+
+@ex.wrong("The window is emptied when a probe passes. Only turning off empties it: the verifies of the probe have shown that "
+          "drafting wins, and two bad ones after them do not outweigh that.")
+class ForgetsThePassedProbe(Gate):
+    def record(self, committed, accepted, drafted, cost):
+        probing = self.state == "probing"
+        super().record(committed, accepted, drafted, cost)
+        if probing and self.state == "on":
+            self.window.clear()
 
 
 @ex.wrong("No hysteresis: a probe that breaks even turns drafting on again. Where drafting neither wins nor loses, the "
@@ -820,18 +885,14 @@ class RemembersEverything(Gate):
 @ex.wrong("A step without a draft uses up a part of the probe. Such a step shows nothing: only verifies count.")
 class StepsUseUpTheProbe(Gate):
     def allows(self):
+        answer = super().allows()
         if self.state == "probing":
             self.left -= 1
-            if self.left <= 0:
-                self.state, self.waited, self.backoff = "off", 0, min(2 * self.backoff, self.longest)
-                self.window.clear()
-                return False
-        answer = super().allows()
         return answer
 
     def record(self, committed, accepted, drafted, cost):
         if self.state == "probing":
-            self.left += 1
+            self.left = max(self.left, 0) + 1
         super().record(committed, accepted, drafted, cost)
 
 
@@ -868,12 +929,20 @@ def pause_of(t, gate, most=64):
     """Calls of `allows` up to the one that says yes, which is counted."""
     for n in range(1, most + 1):
         answer = t.call(gate.allows, shown=None)
-        t.holds(isinstance(answer, bool), f"gate.allows() is {answer!r}, expected True or False")
+        t.holds(isinstance(answer, (bool, np.bool_)), f"gate.allows() is {answer!r}, expected True or False")
         if answer:
             t.story.append(f"gate.allows()      # call number {n} says True")
             return n
     t.story.append(f"gate.allows()      # {most} calls, each of them says False")
     return None
+
+
+def probe(t, gate, entry, times=1):
+    """So many verifies in a probe, each after the first with the step's own question before it, as a decoder asks it."""
+    for i in range(times):
+        if i or gate.window:
+            t.equal(t.call(gate.allows), True, "gate.allows()")
+        verify(t, gate, entry)
 
 
 def turn_off(t, gate):
@@ -909,6 +978,14 @@ def waits_for_enough(Gate, t):
         t.equal(gate.state, "on", f"gate.state with {2 * n} drafted tokens in the window")
     verify(t, gate, (1, 0, 2, 1.5))
     t.equal(gate.state, "off", "gate.state")
+    gate = new_gate(t, Gate, enough=20, pause=1)
+    verify(t, gate, LOSING, 4)
+    t.equal(gate.state, "on", "gate.state with 16 drafted tokens in the window")
+    verify(t, gate, LOSING)
+    t.equal(gate.state, "off", "gate.state")
+    t.equal(pause_of(t, gate), 1, "the call of allows that begins the probe")
+    probe(t, gate, LOSING, 3)
+    t.equal(gate.state, "probing", "gate.state with 12 drafted tokens in the window")
 
 
 @ex.check("only the latest verifies count")
@@ -938,10 +1015,46 @@ def must_win(Gate, t):
         gate = new_gate(t, Gate, pause=2, longest=8, probes=3)
         turn_off(t, gate)
         pause_of(t, gate)
-        verify(t, gate, entry, 2)
+        probe(t, gate, entry, 2)
         t.equal(gate.state, "probing", "gate.state after 2 of 3 verifies")
-        verify(t, gate, entry)
+        probe(t, gate, entry)
         t.equal(gate.state, state, "gate.state after the probe")
+    for margin, state in ((0.25, "on"), (0.5, "off")):
+        gate = new_gate(t, Gate, pause=2, longest=8, probes=3, margin=margin)
+        turn_off(t, gate)
+        pause_of(t, gate)
+        probe(t, gate, (5, 4, 4, 4.0), 3)
+        t.equal(gate.state, state, "gate.state after the probe")
+
+
+@ex.check("a probe is judged by all its tokens and all its costs")
+def all_of_the_probe(Gate, t):
+    for entries, state in (((WINNING, WINNING, WINNING, LOSING), "on"), (((2, 1, 1, 1.25), (2, 1, 1, 1.25), (4, 3, 16, 5.0)), "off")):
+        gate = new_gate(t, Gate, pause=2, longest=8, probes=len(entries))
+        turn_off(t, gate)
+        pause_of(t, gate)
+        for entry in entries:
+            probe(t, gate, entry)
+        t.equal(gate.state, state, "gate.state after the probe")
+
+
+@ex.check("each probe has `probes` verifies, however short the window is and however the one before ended")
+def whole_probes(Gate, t):
+    gate = new_gate(t, Gate, pause=1, longest=8, probes=4)
+    turn_off(t, gate)
+    pause_of(t, gate)
+    verify(t, gate, LOSING, 2)
+    t.equal(gate.state, "off", "gate.state: a losing probe ends at once")
+    pause_of(t, gate)
+    probe(t, gate, WINNING, 3)
+    t.equal(gate.state, "probing", "gate.state after 3 of 4 verifies")
+    probe(t, gate, WINNING)
+    t.equal(gate.state, "on", "gate.state after the probe")
+    gate = new_gate(t, Gate, pause=1, longest=8, probes=3, window=2)
+    turn_off(t, gate)
+    pause_of(t, gate)
+    probe(t, gate, WINNING, 3)
+    t.equal(gate.state, "on", "gate.state after the probe")
 
 
 @ex.check("a failed probe doubles the pause, up to the longest")
@@ -949,10 +1062,12 @@ def backs_off(Gate, t):
     for pause, longest, pauses in ((2, 8, (2, 4, 8, 8, 8)), (3, 10, (3, 6, 10, 10))):
         gate = new_gate(t, Gate, pause=pause, longest=longest)
         turn_off(t, gate)
-        for want in pauses:
-            t.equal(pause_of(t, gate), want, "the call of allows that begins the probe")
+        got = []
+        for _ in pauses:
+            got.append(pause_of(t, gate))
             verify(t, gate, LOSING, 2)
             t.equal(gate.state, "off", "gate.state: a losing probe ends at once")
+        t.equal(tuple(got), pauses, "how many calls of allows each pause took")
 
 
 @ex.check("after a passed probe, the next pause is the first one again")
@@ -964,13 +1079,25 @@ def starts_again(Gate, t):
     t.equal(pause_of(t, gate), 4, "the call of allows that begins the second probe")
     verify(t, gate, WINNING, 2)
     t.equal(gate.state, "on", "gate.state")
+    t.equal(gate.backoff, 4, "gate.backoff, the steps of the last pause")
     turn_off(t, gate)
     t.equal(pause_of(t, gate), 2, "the call of allows that begins the next probe")
 
 
+@ex.check("a passed probe stays in the window")
+def keeps_the_probe(Gate, t):
+    gate = new_gate(t, Gate, pause=2, longest=16, probes=4)
+    turn_off(t, gate)
+    pause_of(t, gate)
+    probe(t, gate, WINNING, 4)
+    t.equal(gate.state, "on", "gate.state after the probe")
+    verify(t, gate, LOSING, 2)
+    t.equal(gate.state, "on", "gate.state: the window holds 22 tokens for 12 plain steps")
+
+
 @ex.check("steps without a draft do not use up a probe")
 def patient_probe(Gate, t):
-    gate = new_gate(t, Gate, pause=2, longest=16, probes=2)
+    gate = new_gate(t, Gate, pause=2, longest=16, probes=4)
     turn_off(t, gate)
     pause_of(t, gate)
     verify(t, gate, WINNING)
@@ -979,6 +1106,8 @@ def patient_probe(Gate, t):
         t.equal(got, True, "gate.allows()")
         t.equal(gate.state, "probing", "gate.state")
     verify(t, gate, WINNING)
+    t.equal(gate.state, "probing", "gate.state after 2 of 4 verifies")
+    probe(t, gate, WINNING, 2)
     t.equal(gate.state, "on", "gate.state")
 
 
@@ -1046,8 +1175,8 @@ class LiveCost:
         range 0.25 to 4, and then `scale` moves a fifth of the way towards it.  Before the
         first plain step nothing can be learned.
 
-        The result is the table's cost times the new scale, but at least 1: no pass is cheaper
-        than a pass of one row.
+        The result is always the table's cost times the new scale, but at least 1: no pass is
+        cheaper than a pass of one row.
         """
         if self.plain is not None:
             measured = max(seconds / self.plain, 1.0)
@@ -1201,9 +1330,9 @@ def prices(LiveCost, t):
 
 @ex.check("before the first plain step a verify teaches nothing")
 def no_unit(LiveCost, t):
-    for table, seconds in ((2.0, 7.0), (3.0, 0.001)):
+    for table, seconds in ((2.0, 7.0), (3.0, 0.001), (0.5, 1.0)):
         live = live_after(t, LiveCost, ())
-        t.close(price(t, live, table, seconds), table)
+        t.close(price(t, live, table, seconds), max(table, 1.0))
         t.close(live.scale, 1.0, "live.scale")
         t.call(live.note_plain, 0.25, shown="live.note_plain(0.25)")
         t.close(price(t, live, 2.0, 1.0), 2.4)

@@ -66,7 +66,8 @@ class Tools:
     `rng` is a NumPy generator seeded by the check's own sentence: the same cases on every machine and every day.
     """
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, none_is_legal: bool = False) -> None:
+        self.none_is_legal = none_is_legal  # the contract names None as an answer: it may be returned on purpose
         self.rng = np.random.default_rng(zlib.crc32(seed.encode("utf-8")))
         self.story: list[str] = []
         self.printed = ""
@@ -129,7 +130,9 @@ class Tools:
                 at = np.unravel_index(differ[0], want.shape)
                 self.fail(f"{what}{_at(at)} is {show(got[at])}, expected {show(want[at])}")
         elif isinstance(got, np.ndarray) or not _same(got, want):
-            self.fail(f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}")
+            self.fail(
+                f"{what} is {show(got)}, expected {show(want)}{other_kind(got, want)}{first_difference(got, want)}"
+            )
 
     def close(self, got: Any, want: Any, what: str = "the result", rtol: float = 1e-6, atol: float = 0.0) -> None:
         """Numbers, or arrays of numbers, within a tolerance; NaN is never close to a number."""
@@ -158,7 +161,14 @@ class Tools:
 
     def _returned(self, got: Any, want: Any, what: str) -> None:
         if got is None and want is not None:
-            self.fail(f"{what} is None, expected {show(want)}: is a `return` missing?" + self.printed_instead())
+            returned = what == "the result" or what.endswith("()")  # not an attribute, nor an entry that is not there
+            self.fail(f"{what} is None, expected {show(want)}" + (self.no_return() if returned else ""))
+
+    def no_return(self) -> str:
+        """A remark for a call that gave None instead of what the contract promises."""
+        if self.none_is_legal:
+            return ""
+        return ": is a `return` missing?" + self.printed_instead()
 
     def printed_instead(self) -> str:
         """A remark for code that prints its answer."""
@@ -242,6 +252,16 @@ def _difference(old: Any, new: Any) -> str:
             at = np.unravel_index(differ[0], old.shape)
             return f"its element {_at(at)} was {show(old[at])}, afterwards {show(new[at])}"
     return f"it was {show(old)}, afterwards {show(new)}"
+
+
+def first_difference(got: Any, want: Any) -> str:
+    """Where two long lists differ first, if they are cut off when they are shown; else an empty string."""
+    if not (type(got) is type(want) and type(got) in (list, tuple)) or len(repr(want)) <= 160 >= len(repr(got)):
+        return ""
+    for i, (a, b) in enumerate(zip(got, want, strict=False)):
+        if not _same(a, b):
+            return f". They differ first at [{i}]: {show(a)}, expected {show(b)}"
+    return f". They agree as far as both go; it has {len(got)} entries, expected {len(want)}"
 
 
 def _listed(value: Any) -> Any:
