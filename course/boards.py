@@ -74,7 +74,7 @@ class Result:
 
 
 def _boards() -> dict[str, Board]:
-    rules = "`observe(tokens)` takes note; `suggest(context, limit)` returns a list of at most `limit` ids, or none"
+    rules = "observe(tokens) takes note; suggest(context, limit) returns a list of at most limit ids, or none"
     steps = "steps saved"
     speeds = dict(zip(board_kernels.baselines(), (0, 1, 2, 3, 4), strict=True))
     return {
@@ -98,7 +98,7 @@ def _boards() -> dict[str, Board]:
                 "gate",
                 "The best gate",
                 "class Gate",
-                "`allows()`, `budget()` and `record(committed, accepted, drafted, cost)` as in ch09.gate; the drafter is eager",
+                "allows(), budget() and record(committed, accepted, drafted, cost) as in ch09.gate; the drafter is eager",
                 steps,
                 board_scores.gate_scores,
                 {
@@ -112,7 +112,7 @@ def _boards() -> dict[str, Board]:
                 "lockstep",
                 "The cheapest lockstep",
                 "def lockstep",
-                "`lockstep(model, streams)` as in ch06.lockstep; it may let streams wait. A pass costs by its rows",
+                "lockstep(model, streams) as in ch06.lockstep; it may let streams wait. A pass costs by its rows",
                 steps,
                 board_scores.lockstep_scores,
                 {
@@ -125,7 +125,7 @@ def _boards() -> dict[str, Board]:
                 "linear",
                 "The fastest linear",
                 "class Linear, made without arguments, or your ch20.linear around your ch20.q8_linear",
-                "`linear(matrix, x)` as in ch20.linear; the results within 2 per cent, the same bits in every call",
+                "linear(matrix, x) as in ch20.linear; the results within 2 per cent, the same bits in every call",
                 "times the plain loop",
                 None,
                 {name: (make, speeds[name]) for name, make in board_kernels.baselines().items()},
