@@ -61,6 +61,13 @@ class Question:
             return self.choices[int(said) - 1]
         raise ValueError(f"One of these is expected, got {_shown(answer)}.")
 
+    def guess(self, answer: Any) -> Any:
+        """The learner's answer as it is kept: as `read`, and a percentage is one of a whole."""
+        said = self.read(answer)
+        if self.kind == NUMBER and self.unit == "%" and not 0 <= said <= 100:
+            raise ValueError(f"A number from 0 to 100 (%) is expected, got {_shown(answer)}.")
+        return said
+
     def how(self) -> list[str]:
         """What to do, for a learner who has not said anything yet."""
         if self.kind == NUMBER:
@@ -109,7 +116,7 @@ def predict(
     if answer is ...:
         return _show(*question.how(), *question.options())
     try:
-        guess = question.read(answer)
+        guess = question.guess(answer)
     except ValueError as error:
         return _show(f"{error} Nothing was kept.", *question.options())
     entry = _entry(name)
@@ -141,7 +148,7 @@ def truth(name: str, value: Any) -> None:
     entry = _entry(name)
     question = _asked.get(name) or (Question(**_asked_as(entry)) if entry else None)
     if question is None:
-        return _show(f"It is {with_unit(value, '') if _is_number(value) else value}.", _waiting(name))
+        return _show(f"It is {with_unit(value, '') if _is_number(value) else value}.", _unasked(name))
     try:
         if question.kind == CHOICE and value not in question.choices:
             raise ValueError(f"one of {', '.join(question.choices)} is expected, got {_shown(value)}")
@@ -267,3 +274,7 @@ def _keep(name: str, entry: dict[str, Any]) -> list[str]:
 
 def _waiting(name: str) -> str:
     return f"(The `predict` cell above, {feedback.ascii_only(name)}, still waits for a guess of yours.)"
+
+
+def _unasked(name: str) -> str:
+    return f"(Run the `predict` cell above, {feedback.ascii_only(name)}, first: it says what is asked, and in what unit.)"

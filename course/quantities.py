@@ -28,7 +28,10 @@ def distance(guess: float, value: float, unit: str) -> str:
     if guess * value > 0 and high >= 1.5 * low:
         times = f"{short(high / low)} times as much"
         return times if abs(value) > abs(guess) else f"you said {times}"
-    difference = f"{with_unit(abs(value - guess), unit)} {'more' if value > guess else 'less'}"
+    apart = with_unit(abs(value - guess), "points" if unit == "%" else unit)
+    if unit == "%":
+        apart = apart.replace("point", "percentage point")
+    difference = f"{apart} {'more' if value > guess else 'less'}"
     if guess * value > 0 and high <= 1.1 * low:
         return f"close, {difference}"
     return difference

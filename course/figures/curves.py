@@ -95,7 +95,7 @@ def bars(values: Mapping[str, float], unit: str = "", title: str = "", mark: tup
         drawing.rect(names, y, max(1.0, 420 * value / top), 24, BLUE, BLUE, 0.6)
         words = f"{_short(value)} {_unit(value, unit)}".strip()
         after = names + 420 * value / top + 8
-        if mark and after - 8 < names + 420 * mark[1] / top < after + CHARACTER * len(words):
+        if mark and after - 8 < names + 420 * mark[1] / top < after + CHARACTER * len(words) + 12:
             after = names + 420 * mark[1] / top + 8  # the words do not stand in the mark's line
         drawing.text(after, y + 17, words, 12, "start")
     if mark:

@@ -121,11 +121,40 @@ def test_nothing_said_and_wrong_kinds_say_what_to_do_and_keep_nothing(answer, qu
     assert "still waits for a guess" in out and "It is" in out
 
 
+ASKED = "it says what is asked, and in what unit.)"
+
+
 def test_truth_alone_still_shows_itself(capsys) -> None:
     truth("05.word", 12)
-    assert told(capsys).splitlines()[0] == "It is 12."
+    assert told(capsys).splitlines() == ["It is 12.", "(Run the `predict` cell above, 05.word, first: " + ASKED]
     truth("05.word", "nothing")
     assert "It is nothing." in told(capsys)
+
+
+@pytest.mark.parametrize(
+    ("guess", "line"),
+    [
+        (60, "You said 60%, it is 74.1%: 14.1 percentage points more."),
+        (75.1, "You said 75.1%, it is 74.1%: close, 1 percentage point less."),
+        (100, "You said 100%, it is 74.1%: 25.9 percentage points less."),
+        (20, "You said 20%, it is 74.1%: 3.7 times as much."),
+    ],
+)
+def test_shares_differ_by_percentage_points(guess, line, capsys) -> None:
+    predict("05.share", guess, number="%")
+    told(capsys)
+    truth("05.share", 74.1)
+    assert told(capsys) == line
+
+
+@pytest.mark.parametrize("guess", [150, 100.5, -1])
+def test_no_share_is_above_all_or_below_nothing(guess, course, capsys) -> None:
+    predict("05.share", guess, number="%")
+    assert f"from 0 to 100 (%) is expected, got {guess}. Nothing was kept." in told(capsys)
+    assert Progress(course).read(PREDICTIONS) == {}
+    predict("05.share", 100, number="%")
+    truth("05.share", 104)  # what is measured may be more than what was taken for all
+    assert "it is 104%" in told(capsys)
 
 
 def test_the_guess_that_counts_was_made_before_the_truth_was_shown(course, capsys) -> None:
