@@ -56,7 +56,7 @@ def save_cell(course: Course, name: str, cell: str, force: bool = False) -> Save
     file_name = f"exercises/{chapter.file_name}"
     if not text.strip():
         return Saved(SAME, f"The cell is empty; this grades {file_name}.")
-    if note := _unreadable(text):
+    if note := _unreadable(cell):
         return Saved(UNREADABLE, f"{note} Nothing was saved.")
     part = files.part(chapter, exercise)
     if part is not None and normalise(part) == normalise(text):
@@ -123,17 +123,21 @@ def in_cell(grade: Grade, text: str, cell: str) -> None:
         check.trace = list(map(traced, check.trace))
 
 
-def _unreadable(text: str) -> str:
+def _unreadable(cell: str) -> str:
+    """Why Python cannot read a cell, with the line as the learner counts it: the magic is line 1."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(ast.parse(text), "cell", "exec")
+            compile(ast.parse(cell), "cell", "exec")
     except NOT_PYTHON as error:
         number = getattr(error, "lineno", None)
-        line = f", line {number} of the cell's code" if number else ""
-        magic = re.search(r"^\s*[!%]", text, re.MULTILINE)
-        hint = " (an exercise cell holds plain Python: no % or ! commands)" if magic else ""
-        return f"Python cannot read this cell: {why_unreadable(error)}{line}{hint}."
+        rows = cell.split("\n")
+        line = f", line {number + 1} of this cell" if number else ""
+        quoted = rows[number - 1].strip() if number and number <= len(rows) else ""
+        there = f": `{quoted}`" if quoted and "`" not in quoted else ""
+        magic = re.search(r"^\s*[!%]", cell, re.MULTILINE)
+        hint = " (An exercise cell holds plain Python: no % or ! commands.)" if magic else ""
+        return f"Python cannot read this cell: {why_unreadable(error)}{line}{there}.{hint}"
     return ""
 
 

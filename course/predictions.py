@@ -277,4 +277,6 @@ def _waiting(name: str) -> str:
 
 
 def _unasked(name: str) -> str:
-    return f"(Run the `predict` cell above, {feedback.ascii_only(name)}, first: it says what is asked, and in what unit.)"
+    return (
+        f"(Run the `predict` cell above, {feedback.ascii_only(name)}, first: it says what is asked, and in what unit.)"
+    )

@@ -14,7 +14,12 @@ _SPECIAL = re.compile(r"([\\*_<>\[\]{}$|~#])")
 def escape(text: str) -> str:
     """Prose as Markdown that says the same: signs keep their face, `code` stays code."""
     pieces = re.split(r"(`[^`\n]+`)", text)
-    return "".join(piece if i % 2 else _SPECIAL.sub(r"\\\1", piece) for i, piece in enumerate(pieces))
+    return "".join(piece if i % 2 else _whole(_SPECIAL.sub(r"\\\1", piece)) for i, piece in enumerate(pieces))
+
+
+def _whole(text: str) -> str:
+    """Prose in which a line never ends after the sign of -inf."""
+    return re.sub(r"(?<!\w)-inf\b", '<span class="whole">-inf</span>', text)
 
 
 def prose(text: str) -> str:

@@ -29,6 +29,7 @@ def settings() -> dict[str, Any]:
         "nb_code_prompt_hide": "Hide the {type}",
         "myst_enable_extensions": ["amsmath", "deflist", "dollarmath"],
         "myst_heading_anchors": 4,
+        "smartquotes": False,  # a contract's b"" stays Python
         "html_theme": "furo",
         "html_title": "fucina: the book of the course",
         "html_static_path": [str(THEME)],

@@ -170,7 +170,9 @@ def as_html(grade: Grade, root: Path, hints: int = 0, shown: int = 0, notes: lis
 
 def preformatted(rows: list[str]) -> str:
     """Lines of code, as HTML."""
-    style = "margin:4px 0 4px 12px;font-family:monospace;white-space:pre-wrap"
+    style = (
+        "margin:4px 0 4px 12px;font-family:monospace;white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
+    )
     return f'<pre style="{style}">{html.escape(chr(10).join(rows))}</pre>'
 
 

@@ -106,6 +106,12 @@ def test_which_outputs_are_folded(cells, hidden):
     assert tags == hidden
 
 
+def test_quotes_of_contracts_stay_those_of_python(book):
+    text = book.texts["chapters/11_constrained_decoding.html"]
+    assert 'pieces[i] is the text of token i; b""' in text.replace("&quot;", '"')
+    assert not re.search("[\u201c\u201d\u2019]", "".join(re.findall(r'<div class="exercise.*?</pre>', text, re.S)))
+
+
 def test_search_knows_the_words_of_the_chapters(book):
     index = (book.folder / "searchindex.js").read_text(encoding="utf-8")
     words = json.loads(index.removeprefix("Search.setIndex(").removesuffix(")"))["terms"]
@@ -178,6 +184,7 @@ def test_contracts_become_markdown():
 
 def test_code_and_signs_survive():
     assert escape("a < b, `x * y`") == r"a \< b, `x * y`"
+    assert escape("-inf, x-inf") == '<span class="whole">-inf</span>, x-inf'
     assert fenced("a\n```\nb").startswith("````python\n")
     text = "def f(\n    a,\n    b,\n):\n    'Doc.'\n    return 1\n"
     assert signature(text) == "def f(\n    a,\n    b,\n):"

@@ -88,7 +88,11 @@ def test_work_done_in_an_editor_is_not_overwritten(course: Course) -> None:
 
 def test_what_python_cannot_read_is_not_saved(course: Course) -> None:
     before = part(course)
-    for text, told in (("def truncate(:\n", "line 1"), ("%time x\n", "no % or ! commands"), ("", "empty")):
+    for text, told in (
+        ("\ndef truncate(:\n", "line 3 of this cell: `def truncate(:`. Nothing"),
+        ("%time x\n", "no % or ! commands"),
+        ("", "empty"),
+    ):
         saved = save_cell(course, NAME, text)
         assert saved.action in (UNREADABLE, SAME) and told in saved.note
     assert part(course) == before

@@ -10,8 +10,13 @@
   }
   function scrollable() {
     document.querySelectorAll("pre, .table-wrapper, .output").forEach(function (box) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      var wide = box.scrollWidth > box.clientWidth;
+      if (wide) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
+      box.classList.toggle("sideways", wide);
+    });
+    document.querySelectorAll("article code").forEach(function (code) {
+      if (code.textContent.length <= 12) code.classList.add("whole");
     });
   }
   window.addEventListener("hashchange", reveal);
