@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-# Settings of pip that change neither where packages come from nor which: nobody needs to hear of them.
+# Settings of pip that do not change where packages come from: nobody needs to hear of them.  (Versions are a matter of
+# the project itself: a constraint of pip is for what pip installs.)
 _QUIET = frozenset(
     "break-system-packages cache-dir disable-pip-version-check format log log-file no-cache-dir no-color no-input"
     " no-python-version-warning no-user no-warn-conflicts no-warn-script-location progress-bar quiet require-virtualenv"
-    " require-venv root-user-action use-feature use-deprecated user verbose compile no-compile".split()
+    " build-constraint constraint prefer-binary upgrade-strategy require-venv root-user-action use-feature use-deprecated user verbose compile no-compile".split()
 )
 _FALSE = ("", "0", "f", "false", "n", "no", "off")
 _SECTIONS = ("global", "install", ":env:")  # a later one wins

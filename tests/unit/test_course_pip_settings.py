@@ -88,7 +88,7 @@ def test_certificates_of_pips_own_library_count(tmp_path):
 
 def test_what_has_no_counterpart_is_named_and_what_does_not_matter_is_not():
     out = for_uv({"constraint": "/c.txt", "no-input": "1", "quiet": "2", "pre": "no", "only-binary": ":all:"}, {})
-    assert out == ForUv(left_out=["constraint", "only-binary"])
+    assert out == ForUv(left_out=["only-binary"])
 
 
 def test_pip_and_uv_of_this_environment_know_these_words(tmp_path):
@@ -124,7 +124,7 @@ def test_pip_and_uv_of_this_environment_know_these_words(tmp_path):
 def test_an_install_hands_them_over(tmp_path, monkeypatch, capsys):
     """The whole step, with a program in the place of uv that shows what it was given."""
     seen = []
-    settings = ForUv(["--no-index"], {"UV_INDEX": "https://x"}, ["constraint"])
+    settings = ForUv(["--no-index"], {"UV_INDEX": "https://x"}, ["only-binary"])
     monkeypatch.setattr(installer, "settings_of_pip", lambda: settings)
     monkeypatch.setattr(installer, "step", lambda *given: seen.append(given))
     monkeypatch.setattr(installer, "_write_settings", lambda: None)
@@ -133,7 +133,7 @@ def test_an_install_hands_them_over(tmp_path, monkeypatch, capsys):
     _, command, _, variables = seen[0]
     assert {"--no-index", "--compile-bytecode", "--group=course"} <= set(command)
     assert variables["UV_INDEX"] == "https://x"
-    assert "left aside: constraint" in capsys.readouterr().out
+    assert "left aside: only-binary" in capsys.readouterr().out
 
 
 def test_bytecode_is_written_where_python_would_not(tmp_path, monkeypatch):
