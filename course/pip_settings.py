@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 _QUIET = frozenset(
     "break-system-packages cache-dir disable-pip-version-check format log log-file no-cache-dir no-color no-input"
     " no-python-version-warning no-user no-warn-conflicts no-warn-script-location progress-bar quiet require-virtualenv"
-    " build-constraint constraint prefer-binary upgrade-strategy require-venv root-user-action use-feature use-deprecated user verbose compile no-compile".split()
+    " require-venv root-user-action use-feature use-deprecated user verbose compile no-compile"
+    " build-constraint constraint prefer-binary upgrade-strategy".split()
 )
 _FALSE = ("", "0", "f", "false", "n", "no", "off")
 _SECTIONS = ("global", "install", ":env:")  # a later one wins
