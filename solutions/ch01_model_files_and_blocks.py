@@ -633,7 +633,8 @@ ex = Exercise(
         "-127.",
         "d = largest absolute value / 127; q = x / d, rounded with `np.rint`. A block of zeros has d = 0: do not divide "
         "by it.",
-        "The error is that of what is *stored*: round d to float16 first, then compare d * q with x.",
+        "The error is that of what is *stored*: round d to float16, turn it into float32 again, and compare d * q with x. "
+        "(NumPy keeps float16 times int8 in float16, which rounds once more.)",
         "RMS: square the differences, take the mean over the whole row, then the root.",
     ],
 )
