@@ -1004,6 +1004,19 @@ class LastRowUnused(RowCache):
         super().append(layer, k, v)
 
 
+@ex.wrong("Compares k with v, and neither with `dim`. Rows of one value agree with each other as well, and NumPy copies "
+          "it to all `dim` places without a word (broadcasting). Look at k.shape[1], too.")
+class ForgetsDim(RowCache):
+    def append(self, layer, k, v):
+        if k.ndim != 2 or k.shape != v.shape:
+            raise KvCacheShapeMismatch("shape")
+        end = self.len + k.shape[0]
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+
 @ex.wrong("Shapes are not checked. NumPy copies a single row to all m positions without a word (broadcasting). Check k "
           "and v yourself.")
 class Broadcasts(RowCache):
@@ -1165,12 +1178,13 @@ def prove(make):
       cache.
     - Two caches have nothing to do with each other.
 
-    Whether a cache deletes rows or leaves them lying behind `len` is not your business.
+    Whether a cache deletes rows or leaves them lying after `len` is not your business.
 
     Parameters
     ----------
     make : callable
-        You may make up to 4000 caches, of a capacity from 1 on, and append 4000 rows to each.
+        You may make up to 4000 caches, of a capacity from 1 on, and call `append` up to 4000
+        times on each; calls that a full cache refuses count as well.
 
     Returns
     -------
@@ -1373,7 +1387,7 @@ def right_makers(error):
 
     class Array:
         def __init__(self, capacity):
-            self.k = np.full(capacity, -99)
+            self.k = np.full(capacity, -99, dtype=object)  # of Python's numbers, however large
             self.len = 0
 
         def append(self, row):
@@ -1412,7 +1426,7 @@ def right_makers(error):
         return cache
 
     return {
-        "rows stay behind `len`, as in the chapter": cache_maker(error=error),
+        "rows stay after `len`, as in the chapter": cache_maker(error=error),
         "it deletes rows": Deletes,
         "an array, and an error derived from KvCacheOverflow": Array,
         "functions around a chain of rows, no class at all": chain,
@@ -1429,10 +1443,10 @@ def watched(make):
 
     def made(capacity):
         cache = make(capacity)
-        cache.append = proving.counted(cache.append)
+        cache.append = proving.counted(cache.append, name="`append` of one cache")
         return cache
 
-    return proving.counted(made)
+    return proving.counted(made, name="`make`")
 
 
 def must_find(prove, t, fault, hint):
@@ -1443,7 +1457,7 @@ def must_find(prove, t, fault, hint):
 @ex.check("a right cache is spared, written as in the chapter")
 def spares_one(prove, t):
     proving.spares(t, prove, watched(cache_maker(error=overflow_of(prove))), shown="prove(make)",
-           style="rows stay behind `len`, as in the chapter", vital=True)
+           style="rows stay after `len`, as in the chapter", vital=True)
 
 
 @ex.check("right caches in other styles are spared")

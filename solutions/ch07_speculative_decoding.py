@@ -1191,16 +1191,19 @@ def random_texts(PromptLookup, t):
 
 
 class Token(int):
-    """A token that counts how often tokens are compared or looked up."""
+    """A token that counts how often tokens are compared or looked up; the count is that of its text."""
 
-    touched = 0
+    def __new__(cls, token, touched):
+        self = super().__new__(cls, token)
+        self.touched = touched
+        return self
 
     def __eq__(self, other):
-        Token.touched += 1
+        self.touched[0] += 1
         return int(self) == int(other)
 
     def __hash__(self):
-        Token.touched += 1
+        self.touched[0] += 1
         return int(self)
 
 
