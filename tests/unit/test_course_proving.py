@@ -61,7 +61,7 @@ def test_what_the_grader_remembers_is_not_laid_to_the_learners_code(t: Tools) ->
     ("name", "wrong"), [("ch05.prove", "never_content"), ("ch07.prove", "never_content"), ("ch07.drafter", "Searches")]
 )
 def test_a_failed_grade_does_not_accuse_the_code_of_changes_that_the_checks_made(name: str, wrong: str) -> None:
-    chapter, exercise = Course().find(name)
+    chapter, exercise = Course().exercise(name)
     text = chapter.assemble({name: exercise.mutant(next(w for w in exercise.wrongs if w.name == wrong))})
     checks = ChapterChecks(chapter)
     before = Fingerprint()
