@@ -9,8 +9,10 @@ import pytest
 from course.catalogue import Course
 from course.grading import proving
 from course.grading.core import ChapterChecks
+from course.grading.outcome import NOT_YET, PASSED, Grade
 from course.grading.state import Fingerprint, compare
 from course.grading.tools import Failed, Tools
+from course.grading.worker import report_time
 
 
 @pytest.fixture
@@ -109,3 +111,15 @@ def test_the_names_of_a_learners_file_are_found() -> None:
     for function in (right, functools.partial(right), wrapped, Callable(), Callable().__call__):
         assert proving.home(function)["Failed"] is Failed
     assert proving.home(len) == {}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "busy", "warned"), [(PASSED, 1.0, False), (PASSED, 4.1, True), (NOT_YET, 7.9, False)]
+)
+def test_a_pass_near_the_limit_of_time_is_noted(outcome: str, busy: float, warned: bool) -> None:
+    _, exercise = Course().exercise("ch07.prove")
+    grade = Grade.of(exercise, outcome, "learner.py", "")
+    report_time(grade, busy, 8.0)
+    assert [note.startswith("This took 4.1 s of processor time, and at 8 s it is ended") for note in grade.notes] == (
+        [True] * warned
+    )
