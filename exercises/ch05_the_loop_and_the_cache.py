@@ -169,7 +169,8 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
         Called with each new token, in order.
     stop : int, optional
         The loop ends after this token, which is settled and emitted like any other.  It
-        may be token 0; None means that there is no stop token.
+        may be token 0; None means that there is no stop token.  A prompt may end with it:
+        only new tokens end the loop.
 
     Returns
     -------
@@ -358,12 +359,13 @@ def prove(make):
       cache.
     - Two caches have nothing to do with each other.
 
-    Whether a cache deletes rows or leaves them lying behind `len` is not your business.
+    Whether a cache deletes rows or leaves them lying after `len` is not your business.
 
     Parameters
     ----------
     make : callable
-        You may make up to 4000 caches, of a capacity from 1 on, and append 4000 rows to each.
+        You may make up to 4000 caches, of a capacity from 1 on, and call `append` up to 4000
+        times on each; calls that a full cache refuses count as well.
 
     Returns
     -------

@@ -321,7 +321,7 @@ def next_pass(streams, limit):
     Examples
     --------
     >>> a, b = open_stream([5], 3), open_stream([8, 2, 9, 4], 3, rows=0)
-    >>> [(tokens, want) for _, tokens, want in next_pass([a, b], 4)]
+    >>> sorted((tokens, want) for _, tokens, want in next_pass([a, b], 4))  # in any order
     [([5], 'last'), ([8, 2, 9], 'none')]
     """
     raise NotImplementedError("ch06.admit: your code here")

@@ -174,7 +174,7 @@ def safe_step(model, cache, history, draft, sampler, emit, stop=None):
 
     When the sampler chooses the token `stop`, that token is committed and emitted like
     any other, and the step ends there.  No later row is sampled, however right the draft
-    may be.
+    may be.  A drafted `stop`, and what is drafted after it, may be left out of the pass.
 
     When the pass, the sampler or `emit` raises, the error goes on to the caller, Ctrl-C
     (KeyboardInterrupt) included.  Tokens that are in the history by then stay.
@@ -403,7 +403,7 @@ class Ban:
     sampler : object with `next(row, history)`
         Chooses from what is allowed.
     after : dict of int to set of int
-        after[t] may not come after the token t. A token that is no key bans nothing.
+        after[t] may not come after the token t. A token that is no key bans nothing. Not changed.
     vocab : int
         The tokens are 0 ... vocab - 1.
 
@@ -425,7 +425,8 @@ class Ban:
     def next(self, row, history):
         """The next token: what the sampler chooses when the banned scores are minus infinity.
 
-        The row is not changed: it belongs to the model. With drafts and without, the same
+        The sampler sees all other scores as they are, and the whole history. The row is
+        not changed: it belongs to the model. With drafts and without, the same
         history and row give the same token, so nothing may be remembered between two calls.
 
         Raises

@@ -322,7 +322,8 @@ def decode(model, cache, history, max_tokens, emit, stop=None):
         Called with each new token, in order.
     stop : int, optional
         The loop ends after this token, which is settled and emitted like any other.  It
-        may be token 0; None means that there is no stop token.
+        may be token 0; None means that there is no stop token.  A prompt may end with it:
+        only new tokens end the loop.
 
     Returns
     -------
@@ -551,6 +552,46 @@ def zero_is_none(model, cache, history, max_tokens, emit, stop=None):
     return added
 
 
+@ex.wrong("Looks for the stop token at the end of the history, before the first step, too. A prompt may end with it: only "
+          "new tokens end the loop.")
+def stops_at_the_prompt(model, cache, history, max_tokens, emit, stop=None):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens and (stop is None or history[-1] != stop):
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
+@ex.wrong("Returns before it looks at the promise when there is nothing to do. The error is due whenever the promise does not "
+          "hold at the start: look at that first.")
+def nothing_to_check(model, cache, history, max_tokens, emit, stop=None):
+    if max_tokens == 0:
+        return 0
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("state")
+    added = 0
+    try:
+        while added < max_tokens:
+            token = model.step(history[-1], cache)
+            history.append(token)
+            added += 1
+            emit(token)
+            if token == stop:
+                break
+    except BaseException:
+        cache.truncate(len(history) - 1)
+        raise
+    return added
+
+
 def prefilled(prompt):
     """A cache that holds all of a prompt but its last token, and its history."""
     cache = ListCache()
@@ -617,6 +658,17 @@ def stops(decode, t):
         expect_promise(t, cache, history, prompt + want)
 
 
+@ex.check("a stop token at the end of the prompt ends nothing")
+def prompt_ends_with_stop(decode, t):
+    for prompt in ([5], [1, 2], [3, 0]):
+        want = plain(prompt, 3)
+        cache, history = prefilled(prompt)
+        t.case(f"history = {prompt}; the cache holds {len(prompt) - 1} rows")
+        t.call(decode, ToyModel(), cache, history, 3, len_of, prompt[-1], changes=True,
+               shown=f"decode(ToyModel(), cache, history, 3, emit, stop={prompt[-1]})")
+        expect_promise(t, cache, history, prompt + want)
+
+
 @ex.check("an error in the middle of a step goes on to the caller, and the promise holds")
 def survives_the_model(decode, t):
     for prompt, n, leaves in (([5], 0, 0), ([5], 0, 2), ([5], 0, 1), ([5], 2, 1), ([1, 2, 3], 0, 1), ([1, 2], 3, 2)):
@@ -673,12 +725,12 @@ def survives_emit(decode, t):
 
 @ex.check("a promise that is broken at the start is InvalidDecodeState, and nothing is touched")
 def refuses(decode, t):
-    for rows, tokens in ((0, 0), (1, 1), (0, 2), (3, 2)):
+    for rows, tokens, n in ((0, 0, 2), (1, 1, 2), (0, 2, 2), (3, 2, 2), (0, 2, 0), (2, 1, 0)):
         cache, history = prefilled(list(range(rows + 1)))[0], list(range(tokens))
         t.case(f"history = {history}; the cache holds {rows} rows")
         model = ToyModel()
-        t.raises("InvalidDecodeState", decode, model, cache, history, 2, len_of,
-                 shown="decode(ToyModel(), cache, history, 2, emit)")
+        t.raises("InvalidDecodeState", decode, model, cache, history, n, len_of,
+                 shown=f"decode(ToyModel(), cache, history, {n}, emit)")
         t.holds(model.steps == 0 and cache.len == rows and len(history) == tokens,
                 "model, cache or history were touched before the error")
 
@@ -1004,6 +1056,19 @@ class LastRowUnused(RowCache):
         super().append(layer, k, v)
 
 
+@ex.wrong("Compares k with v, and neither with `dim`. Rows of one value agree with each other as well, and NumPy copies "
+          "it to all `dim` places without a word (broadcasting). Look at k.shape[1], too.")
+class ForgetsDim(RowCache):
+    def append(self, layer, k, v):
+        if k.ndim != 2 or k.shape != v.shape:
+            raise KvCacheShapeMismatch("shape")
+        end = self.len + k.shape[0]
+        if end > self.k.shape[1]:
+            raise KvCacheOverflow("full")
+        self.k[layer, self.len:end] = k
+        self.v[layer, self.len:end] = v
+
+
 @ex.wrong("Shapes are not checked. NumPy copies a single row to all m positions without a word (broadcasting). Check k "
           "and v yourself.")
 class Broadcasts(RowCache):
@@ -1113,7 +1178,7 @@ def overflows(RowCache, t):
 
 @ex.check("k and v must both be [m, dim]; else KvCacheShapeMismatch, and nothing is written")
 def shapes(RowCache, t):
-    for k_shape, v_shape in (((1, 1), (1, 1)), ((1, 3), (1, 2)), ((1, 2), (1, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)),
+    for k_shape, v_shape in (((2, 3), (1, 3)), ((1, 3), (2, 3)), ((1, 1), (1, 1)), ((1, 3), (1, 2)), ((1, 2), (1, 3)),
                              ((3,), (3,))):
         t.case("cache = RowCache(layers=1, capacity=4, dim=3)")
         cache = RowCache(1, 4, 3)
@@ -1165,12 +1230,13 @@ def prove(make):
       cache.
     - Two caches have nothing to do with each other.
 
-    Whether a cache deletes rows or leaves them lying behind `len` is not your business.
+    Whether a cache deletes rows or leaves them lying after `len` is not your business.
 
     Parameters
     ----------
     make : callable
-        You may make up to 4000 caches, of a capacity from 1 on, and append 4000 rows to each.
+        You may make up to 4000 caches, of a capacity from 1 on, and call `append` up to 4000
+        times on each; calls that a full cache refuses count as well.
 
     Returns
     -------
@@ -1373,7 +1439,7 @@ def right_makers(error):
 
     class Array:
         def __init__(self, capacity):
-            self.k = np.full(capacity, -99)
+            self.k = np.full(capacity, -99, dtype=object)  # of Python's numbers, however large
             self.len = 0
 
         def append(self, row):
@@ -1412,7 +1478,7 @@ def right_makers(error):
         return cache
 
     return {
-        "rows stay behind `len`, as in the chapter": cache_maker(error=error),
+        "rows stay after `len`, as in the chapter": cache_maker(error=error),
         "it deletes rows": Deletes,
         "an array, and an error derived from KvCacheOverflow": Array,
         "functions around a chain of rows, no class at all": chain,
@@ -1429,10 +1495,10 @@ def watched(make):
 
     def made(capacity):
         cache = make(capacity)
-        cache.append = proving.counted(cache.append)
+        cache.append = proving.counted(cache.append, name="`append` of one cache")
         return cache
 
-    return proving.counted(made)
+    return proving.counted(made, name="`make`")
 
 
 def must_find(prove, t, fault, hint):
@@ -1443,7 +1509,7 @@ def must_find(prove, t, fault, hint):
 @ex.check("a right cache is spared, written as in the chapter")
 def spares_one(prove, t):
     proving.spares(t, prove, watched(cache_maker(error=overflow_of(prove))), shown="prove(make)",
-           style="rows stay behind `len`, as in the chapter", vital=True)
+           style="rows stay after `len`, as in the chapter", vital=True)
 
 
 @ex.check("right caches in other styles are spared")

@@ -333,6 +333,21 @@ def always_greedy(model, streams):
     return passes
 
 
+@ex.wrong("Does by itself what `stream.take` does: choose, append, emit. What a stream does with its logits is the stream's own "
+          "business; another kind of stream may do more. Hand the logits to `take`.")
+def takes_by_itself(model, streams):
+    passes = 0
+    while live := [stream for stream in streams if not stream.ended]:
+        out = model.forward_rows([(stream.cache, [stream.history[-1]], "last") for stream in live])
+        passes += 1
+        for stream, logits in zip(live, out):
+            token = stream.choose(logits[-1])
+            stream.history.append(token)
+            stream.ended = token == stream.stop or stream.added >= stream.max_tokens
+            stream.emit(token)
+    return passes
+
+
 NAMES = "abcdefgh"
 # prompts, max_tokens and stop tokens of the streams of a case, from small to large
 CASES = [
@@ -453,6 +468,28 @@ def own_sampler(lockstep, t):
         for name, stream, (prompt, max_tokens, _) in zip(NAMES, streams, plain):
             want = said_alone(prompt, max_tokens, choose=sampler(name))
             t.equal(stream.history, prompt + want, f"{name}.history")
+
+
+class CountingStream(Stream):
+    """A stream that counts how often it takes logits."""
+
+    taken = ()
+
+    def take(self, logits):
+        self.taken += (len(self.history),)
+        super().take(logits)
+
+
+@ex.check("each stream takes its logits itself, with `stream.take`")
+def own_take(lockstep, t):
+    for specs in CASES:
+        streams = streams_of(t, specs)
+        for stream in streams:
+            stream.__class__ = CountingStream
+        call_lockstep(lockstep, t, ToyModel(), streams)
+        for name, stream in zip(NAMES, streams):
+            t.holds(len(stream.taken) == stream.added,
+                    f"{name} has {stream.added} new tokens, and {name}.take was called {len(stream.taken)} times")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1121,7 +1158,7 @@ def next_pass(streams, limit):
     Examples
     --------
     >>> a, b = open_stream([5], 3), open_stream([8, 2, 9, 4], 3, rows=0)
-    >>> [(tokens, want) for _, tokens, want in next_pass([a, b], 4)]
+    >>> sorted((tokens, want) for _, tokens, want in next_pass([a, b], 4))  # in any order
     [([5], 'last'), ([8, 2, 9], 'none')]
     """
     going = [stream for stream in streams if not stream.ended]

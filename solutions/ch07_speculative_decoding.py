@@ -526,7 +526,7 @@ def safe_step(model, cache, history, draft, sampler, emit, stop=None):
 
     When the sampler chooses the token `stop`, that token is committed and emitted like
     any other, and the step ends there.  No later row is sampled, however right the draft
-    may be.
+    may be.  A drafted `stop`, and what is drafted after it, may be left out of the pass.
 
     When the pass, the sampler or `emit` raises, the error goes on to the caller, Ctrl-C
     (KeyboardInterrupt) included.  Tokens that are in the history by then stay.
@@ -1123,6 +1123,25 @@ class NotesEverythingAgain(PromptLookup):
             self.after[tuple(self.text[place - self.n:place])] = place
 
 
+@ex.wrong("Makes the text anew for each token: `self.text + [token]` copies all of it. `append` adds a token and leaves the "
+          "others where they are.")
+class CopiesTheText(PromptLookup):
+    def observe(self, committed):
+        for token in committed:
+            key = tuple(self.text[-self.n:])
+            if len(key) == self.n:
+                self.after[key] = len(self.text)
+            self.text = self.text + [token]
+
+
+@ex.wrong("Copies everything from the place to the end of the text, and cuts that to `limit`. The draft is right, but the "
+          "place may lie far back: put both ends into one slice.")
+class CutsAfterwards(PromptLookup):
+    def suggest(self, context, limit):
+        place = self.after.get(tuple(context[-self.n:]))
+        return [] if place is None else self.text[place:][:limit]
+
+
 def lookup_case(PromptLookup, t, n, pieces, limit, want, context=None):
     """One source is told the pieces of a text; its draft must be `want`."""
     t.case(f"source = PromptLookup(n={n})")
@@ -1191,33 +1210,68 @@ def random_texts(PromptLookup, t):
 
 
 class Token(int):
-    """A token that counts how often tokens are compared or looked up."""
+    """A token that counts how often tokens are compared or looked up; the count is that of its text."""
 
-    touched = 0
+    def __new__(cls, token, touched):
+        self = super().__new__(cls, token)
+        self.touched = touched
+        return self
 
     def __eq__(self, other):
-        Token.touched += 1
+        self.touched[0] += 1
         return int(self) == int(other)
 
     def __hash__(self):
-        Token.touched += 1
+        self.touched[0] += 1
         return int(self)
+
+
+class Counted(list):
+    """A list that counts the items that are copied out of it."""
+
+    def __init__(self, items, copies):
+        super().__init__(items)
+        self.copies = copies
+
+    def __getitem__(self, at):
+        got = super().__getitem__(at)
+        self.copies[0] += len(got) if isinstance(at, slice) else 1
+        return got
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.copies[0] += 1
+            yield item
+
+    def __add__(self, other):
+        return self[:] + list(other)
+
+    def __radd__(self, other):
+        return list(other) + self[:]
+
+    def copy(self):
+        return self[:]
 
 
 @ex.check("neither method becomes slower as the text grows")
 def cost(PromptLookup, t):
     for n, size in ((2, 400), (3, 4000)):
-        text = [Token(token) for token in t.rng.integers(0, 50, size)]
-        t.case(f"source = PromptLookup(n={n})")
+        touched, copies = [0], [0]
+        ends = list(range(50, 50 + n))
+        text = [Token(token, touched) for token in (*ends, *t.rng.integers(0, 50, size), *ends)]
+        t.case(f"# text: {len(text)} tokens; it begins with {ends}, and ends with them again", f"source = PromptLookup(n={n})")
         source = PromptLookup(n)
-        t.call(source.observe, list(text), shown=f"source.observe(text)      # {size} tokens", changes=True)
-        text.append(Token(7))
-        for name, *args in (("observe", [text[-1]]), ("suggest", list(text), 4)):
-            before = Token.touched
+        t.call(source.observe, text[:-1], shown="source.observe(text[:-1])", changes=True)
+        for name, *args in (("observe", text[-1:]), ("suggest", Counted(text, copies), 4)):
+            if type(source.text) is list:
+                source.text = Counted(source.text, copies)
+            touched[0] = copies[0] = 0
             t.call(getattr(source, name), *args, changes=True,
-                   shown="source.observe([7])" if name == "observe" else "source.suggest(text + [7], limit=4)")
-            t.holds(Token.touched - before <= 20 * n + 20,
+                   shown="source.observe(text[-1:])" if name == "observe" else "source.suggest(text, limit=4)")
+            most = 20 * n + 20
+            t.holds(touched[0] <= most,
                     f"{name} compares or looks up far more tokens than a short text would need: it goes through the text")
+            t.holds(copies[0] <= most, f"{name} copies far more tokens than a short text would need, only to read a few")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1348,8 +1402,8 @@ def rejected_counts_tokens():
             "claims": {1: None, 2: None, 3: "b", 4: "b"}}
 
 
-@ex.wrong("Add up line b. Its turn ended at a stop token, in the middle of a verify. That verify has neither a bonus "
-          "nor a correction, and the stop token is not committed.")
+@ex.wrong("A claim may hold in four lines and break in one. Put the numbers of every line into the claim, the odd line "
+          "first: which run is much shorter than the others? How may a verify end that has no bonus and no correction?")
 def every_verify_ends_in_two_ways():
     return {"a": (4, 3), "b": (1, 1), "c": (3, 2), "d": (2, 5), "e": (5, 4),
             "claims": {1: None, 2: "b", 3: None, 4: None}}
@@ -1990,7 +2044,7 @@ class Ban:
     sampler : object with `next(row, history)`
         Chooses from what is allowed.
     after : dict of int to set of int
-        after[t] may not come after the token t. A token that is no key bans nothing.
+        after[t] may not come after the token t. A token that is no key bans nothing. Not changed.
     vocab : int
         The tokens are 0 ... vocab - 1.
 
@@ -2013,7 +2067,8 @@ class Ban:
     def next(self, row, history):
         """The next token: what the sampler chooses when the banned scores are minus infinity.
 
-        The row is not changed: it belongs to the model. With drafts and without, the same
+        The sampler sees all other scores as they are, and the whole history. The row is
+        not changed: it belongs to the model. With drafts and without, the same
         history and row give the same token, so nothing may be remembered between two calls.
 
         Raises
@@ -2141,6 +2196,49 @@ class NoLimit(Ban):
         return tokens
 
 
+@ex.wrong("Bans with a number, -1e9. It is far below what this toy says, but a score may be lower still: minus infinity is a "
+          "ban, a number is an opinion.")
+class BansWithANumber(Ban):
+    def next(self, row, history):
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row = np.array(row, dtype=float)
+        row[banned] = -1e9
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Shows the sampler the end of the history only. How far a penalty looks back is the sampler's business: hand it all.")
+class ShowsTheEnd(Ban):
+    def next(self, row, history):
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row = np.array(row, dtype=float)
+        row[banned] = -np.inf
+        return self.sampler.next(row, history[-3:])
+
+
+@ex.wrong("Rounds the scores to float32. Two that were different may be equal then, and another token wins. What is not "
+          "banned stays as it is.")
+class Rounds(Ban):
+    def next(self, row, history):
+        banned = list(self.after.get(history[-1], ()))
+        if len(banned) == self.vocab:
+            raise AllTokensMasked("none")
+        row = np.array(row, dtype=np.float32)
+        row[banned] = -np.inf
+        return self.sampler.next(row, history)
+
+
+@ex.wrong("Writes into `after`: `setdefault` adds a key for each token that it is asked about. The rules belong to whoever made "
+          "them: `get` looks and leaves nothing.")
+class AddsRules(Ban):
+    def next(self, row, history):
+        self.after.setdefault(history[-1], set())
+        return super().next(row, history)
+
+
 def but(*allowed):
     """All tokens of the toy but these: what to ban so that only these may come."""
     return set(range(9)) - set(allowed)
@@ -2153,11 +2251,16 @@ RULES = {
 }
 
 
+def copied(rules):
+    """Rules of their own for each ban, so that one that changes them changes no other case."""
+    return {token: set(banned) for token, banned in rules.items()}
+
+
 def turns(Ban, t, rules, temperature, draft_of, n=40):
     """The tokens of n or more under a ban, step by step with drafts from `draft_of(ban, history)`, and the sampler."""
     step, sampler = verifier(), ToySampler(temperature, seed=4)
     t.case(f"ban = Ban(ToySampler({temperature}, seed=4), {rules}, vocab=9)")
-    ban = t.call(Ban, sampler, rules, 9, shown=None)
+    ban = t.call(Ban, sampler, copied(rules), 9, shown=None)
     model, (cache, history) = ToyModel(), prefilled([6, 2, 8])
     for _ in range(n):
         draft = draft_of(ban, history)
@@ -2221,12 +2324,36 @@ def same_sampled(Ban, t):
 def no_memory(Ban, t):
     rules = {1: {2}, 2: {3}, 3: {4}}
     t.case(f"ban = Ban(ToySampler(), {rules}, vocab=9)")
-    ban = t.call(Ban, ToySampler(), rules, 9, shown=None)
+    ban = t.call(Ban, ToySampler(), copied(rules), 9, shown=None)
     for newest, best in ((1, 2), (2, 3), (1, 2), (3, 4), (3, 2), (2, 2), (1, 4)):
         row = np.zeros(9)
         row[best], row[8] = 5.0, 1.0
         want = 8 if best in rules[newest] else best
         t.equal(int(t.call(ban.next, row, [7, newest])), want, "the token")
+
+
+class Witness:
+    """A sampler that keeps what it is shown."""
+
+    def next(self, row, history):
+        self.row, self.history = np.array(row, dtype=float), list(history)
+        return 0
+
+
+@ex.check("the sampler sees minus infinity for what is banned, all else as it is, and the whole history; no rule is added")
+def shown_to_the_sampler(Ban, t):
+    for newest, rules in ((5, {}), (5, {5: {2, 3}}), (0, {0: {0, 1, 8}, 3: {4}})):
+        witness, row = Witness(), np.arange(9) / 3 - 1e12
+        history, kept = [6, 2, 8, 1, 7, newest], copied(rules)
+        t.case(f"row = np.arange(9) / 3 - 1e12; ban = Ban(sampler, {rules}, vocab=9)")
+        ban = t.call(Ban, witness, rules, 9, shown=None)
+        t.call(ban.next, row.copy(), list(history), shown=f"ban.next(row, {history})")
+        row[list(kept.get(newest, ()))] = -np.inf
+        t.holds(hasattr(witness, "row"), "the sampler was not asked")
+        t.equal(witness.row, row, "the row that the sampler saw")
+        t.equal(witness.history, history, "the history that the sampler saw")
+        t.call(ban.forced, list(history), 2, shown=f"ban.forced({history}, limit=2)")
+        t.equal(rules, kept, "the dict of rules afterwards")
 
 
 @ex.check("where nothing is allowed: AllTokensMasked, and the sampler is not asked")
@@ -2245,7 +2372,7 @@ def must_come(Ban, t):
     for newest, limit, want in ((1, 4, [2, 3]), (7, 4, [1, 2, 3]), (7, 2, [1, 2]), (8, 4, []), (5, 4, []), (4, 0, []),
                                 (3, 4, [])):
         t.case(f"ban = Ban(ToySampler(), {rules}, vocab=9)")
-        ban = t.call(Ban, ToySampler(), rules, 9, shown=None)
+        ban = t.call(Ban, ToySampler(), copied(rules), 9, shown=None)
         got = t.call(ban.forced, [6, newest], limit, shown=f"ban.forced([6, {newest}], limit={limit})")
         t.equal(got, want, "the draft")
     endless = {1: but(2), 2: but(1)}

@@ -68,7 +68,7 @@ def mask_row(logits, allowed, complete, end):
     Parameters
     ----------
     logits : float array [vocab]
-        As the model gave them.  Not changed.
+        As the model gave them, finite numbers.  Not changed.
     allowed : list of int
         The tokens of text that may come next; may be empty.  The end token is not among them.
     complete : bool
@@ -79,8 +79,8 @@ def mask_row(logits, allowed, complete, end):
     Returns
     -------
     float array [vocab]
-        A new row: the same logits where a token may come next, -inf everywhere else.  It goes to
-        a sampler, which makes probabilities of it.
+        A new row, of the same float type or of float64: the same logits where a token may come
+        next, -inf everywhere else.  It goes to a sampler, which makes probabilities of it.
 
     Raises
     ------

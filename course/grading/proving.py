@@ -16,11 +16,32 @@ from typing import Any
 from course.grading.tools import Failed, LearnerError, Tools, describe, one_line, show
 
 MOST_CALLS = 4000  # of one suspect, by one run of the learner's check
-_accusers: list[weakref.ref[Any]] = []  # learners' checks that call wrong what is plainly right
 
 
 class Endless(BaseException):
-    """A suspect was called too often; no `except Exception` of the learner's check catches it."""
+    """A suspect was called too often; no `except Exception` of the learner's check catches it.  Its
+    arguments: what was called, and how often it may be."""
+
+
+class Accusers:
+    """Learners' checks that call wrong what is plainly right.
+
+    An object and no list: what is remembered here is the grader's own, and no trace of the learner's code.
+    """
+
+    def __init__(self) -> None:
+        self._checks: list[weakref.ref[Any]] = []
+
+    def add(self, check: Any) -> None:
+        """Remember one."""
+        self._checks = [known for known in self._checks if known() is not None]
+        self._checks.append(weakref.ref(check))
+
+    def __contains__(self, check: Any) -> bool:
+        return any(known() is check for known in self._checks)
+
+
+_accusers = Accusers()
 
 
 def home(function: Any) -> Mapping[str, Any]:
@@ -34,21 +55,21 @@ def home(function: Any) -> Mapping[str, Any]:
     return names or {}
 
 
-def counted(function: Callable[..., Any], most: int = MOST_CALLS) -> Callable[..., Any]:
-    """The function under a plain name, which refuses to be called more than `most` times."""
+def counted(function: Callable[..., Any], most: int = MOST_CALLS, name: str = "") -> Callable[..., Any]:
+    """The function under a plain name, which refuses to be called more than `most` times; `name` is for the message."""
     calls = 0
 
     def suspect(*args: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > most:
-            raise Endless
+            raise Endless(name, most)
         return function(*args, **named)
 
     return suspect
 
 
-def verdict(t: Tools, check: Callable[..., Any], *args: Any, shown: str, about: str) -> str | None:
+def verdict(t: Tools, check: Callable[..., Any], *args: Any, shown: str, about: str = "it") -> str | None:
     """What the learner's check says of one suspect: None, or its counterexample.
 
     Raises
@@ -61,9 +82,10 @@ def verdict(t: Tools, check: Callable[..., Any], *args: Any, shown: str, about: 
         answer = t.call(check, *args, shown=None, changes=True)
     except LearnerError as caught:
         if isinstance(caught.error, Endless):
+            called, most = caught.error.args
             raise Failed(
-                f"called {about} more than {MOST_CALLS} times and was stopped. A wrong one may make no progress at all: "
-                "give your loops a bound"
+                f"called {called or about} more than {most} times and was stopped; calls that raise an error count as well. A wrong one may make no "
+                "progress at all: give your loops a bound"
             ) from None
         if isinstance(caught.error, (SystemExit, EOFError)):
             raise
@@ -81,16 +103,16 @@ def spares(t: Tools, check: Callable[..., Any], *args: Any, shown: str, style: s
 
     `vital`: a check that fails here finds nothing afterwards, since it would call everything wrong.
     """
-    said = verdict(t, check, *args, shown=f"{shown}      # a right one: {style}", about="it")
+    said = verdict(t, check, *args, shown=f"{shown}      # a right one: {style}")
     if said is not None:
         if vital:
-            _accusers.append(weakref.ref(check))
+            _accusers.add(check)
         raise Failed(f"calls a right one wrong. Its style: {style}. Your claim was: {one_line(said, 200)}")
 
 
 def finds(t: Tools, check: Callable[..., Any], *args: Any, shown: str, hint: str) -> None:
     """The check must have a counterexample against a wrong suspect; `hint` says where one may look, and no more."""
-    if any(accuser() is check for accuser in _accusers):
-        raise Failed("calls right ones wrong as well, so it does not count that it complains of this one")
-    if verdict(t, check, *args, shown=f"{shown}      # a wrong one", about="it") is None:
+    if check in _accusers:
+        raise Failed("calls the plainest right one wrong as well (see its check), so no complaint of it counts")
+    if verdict(t, check, *args, shown=f"{shown}      # a wrong one") is None:
         raise Failed(f"takes it for a right one. {hint}")

@@ -87,7 +87,7 @@ class Worker:
         limit_address_space(memory)
         limit_cpu(cpu + 1.0)
         self.watchdog.arm(cpu, 4 * cpu, memory)
-        before, anchor, began = Fingerprint(), Anchor(), time.perf_counter()
+        before, anchor, began, busy = Fingerprint(), Anchor(), time.perf_counter(), time.process_time()
         trouble: BaseException | None = None
         try:
             try:
@@ -99,6 +99,7 @@ class Worker:
         except BaseException as error:
             trouble = error
             grade = Grade.of(exercise, NOT_YET, self.path, digest(request["text"]))
+        busy = time.process_time() - busy
         self.watchdog.disarm()
         limit_cpu(3600.0)
         for name in set(sys.modules) - modules:
@@ -111,6 +112,7 @@ class Worker:
             grade.message = f"the grader could not go on after your code had run: {describe(trouble)}"
         grade.seconds = time.perf_counter() - began
         report_changes(grade, changes, tools)
+        report_time(grade, busy, cpu)
         self.send("grade", {"grade": grade.to_json(), "dirty": bool(changes) or anchor.moved or trouble is not None})
 
     def forget(self, name: str) -> None:
@@ -138,6 +140,15 @@ def report_changes(grade: Grade, changes: list[str], tools: list[str]) -> None:
         grade.message = f"the code replaces {', '.join(tools[:3])}, which all other code uses too, the grader included"
     elif changes and not grade.passed and grade.outcome != NOT_ATTEMPTED:
         grade.notes.append(f"The code changes settings that outlive it: {', '.join(changes[:3])}.")
+
+
+def report_time(grade: Grade, busy: float, most: float) -> None:
+    """Warn of code that passes and came near its limit: on a slower machine it would not."""
+    if grade.passed and busy > most / 2:
+        grade.notes.append(
+            f"This took {busy:.1f} s of processor time, and at {most:.0f} s it is ended: on a slower machine it would not "
+            "pass. Do less: fewer or smaller cases often show as much."
+        )
 
 
 def main() -> None:

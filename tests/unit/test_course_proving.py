@@ -6,8 +6,13 @@ import functools
 
 import pytest
 
+from course.catalogue import Course
 from course.grading import proving
+from course.grading.core import ChapterChecks
+from course.grading.outcome import NOT_YET, PASSED, Grade
+from course.grading.state import Fingerprint, compare
 from course.grading.tools import Failed, Tools
+from course.grading.worker import report_time
 
 
 @pytest.fixture
@@ -39,15 +44,38 @@ def test_who_calls_the_plain_one_wrong_finds_nothing(t: Tools) -> None:
     proving.finds(t, suspicious, right, shown="prove(f)", hint="")
     with pytest.raises(Failed):
         proving.spares(t, suspicious, right, shown="prove(f)", style="plain", vital=True)
-    with pytest.raises(Failed, match="calls right ones wrong as well"):
+    with pytest.raises(Failed, match="calls the plainest right one wrong as well"):
         proving.finds(t, suspicious, right, shown="prove(f)", hint="")
     proving.finds(t, lambda f: "another check is heard", right, shown="prove(f)", hint="")
+
+
+def test_what_the_grader_remembers_is_not_laid_to_the_learners_code(t: Tools) -> None:
+    def suspicious(f: object) -> str:
+        return "hm"
+
+    before = Fingerprint()
+    with pytest.raises(Failed):
+        proving.spares(t, suspicious, right, shown="prove(f)", style="plain", vital=True)
+    assert compare(before) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("ch05.prove", "never_content"), ("ch07.prove", "never_content"), ("ch07.drafter", "Searches")]
+)
+def test_a_failed_grade_does_not_accuse_the_code_of_changes_that_the_checks_made(name: str, wrong: str) -> None:
+    chapter, exercise = Course().exercise(name)
+    text = chapter.assemble({name: exercise.mutant(next(w for w in exercise.wrongs if w.name == wrong))})
+    checks = ChapterChecks(chapter)
+    before = Fingerprint()
+    grade = checks.grade(exercise, text, "learner.py")
+    assert not grade.passed
+    assert [change for change in compare(before)[0] if "course" in change or "_checks" in change] == []
 
 
 @pytest.mark.parametrize("answer", [True, False, 0, "", "  ", [], ["row 3"]])
 def test_other_answers_are_told_what_is_expected(t: Tools, answer: object) -> None:
     with pytest.raises(Failed, match="expected None or a text"):
-        proving.verdict(t, lambda f: answer, right, shown="prove(f)", about="it")
+        proving.verdict(t, lambda f: answer, right, shown="prove(f)")
 
 
 def test_an_error_is_no_answer(t: Tools) -> None:
@@ -55,7 +83,7 @@ def test_an_error_is_no_answer(t: Tools) -> None:
         raise AssertionError("row 3")
 
     with pytest.raises(Failed, match=r"ended with AssertionError: row 3 instead of an answer"):
-        proving.verdict(t, raises, right, shown="prove(f)", about="it")
+        proving.verdict(t, raises, right, shown="prove(f)")
 
 
 def test_a_loop_without_end_is_stopped_even_where_all_is_caught(t: Tools) -> None:
@@ -66,8 +94,10 @@ def test_a_loop_without_end_is_stopped_even_where_all_is_caught(t: Tools) -> Non
             except Exception:
                 continue
 
-    with pytest.raises(Failed, match="give your loops a bound"):
-        proving.verdict(t, waits, proving.counted(lambda: 1 / 0), shown="prove(f)", about="it")
+    with pytest.raises(Failed, match=r"called it more than 4000 times .* give your loops a bound"):
+        proving.verdict(t, waits, proving.counted(lambda: 1 / 0), shown="prove(f)")
+    with pytest.raises(Failed, match=r"called `append` of one cache more than 7 times .* raise an error count as well"):
+        proving.verdict(t, waits, proving.counted(lambda: 1 / 0, 7, "`append` of one cache"), shown="prove(f)")
 
 
 def test_the_names_of_a_learners_file_are_found() -> None:
@@ -81,3 +111,15 @@ def test_the_names_of_a_learners_file_are_found() -> None:
     for function in (right, functools.partial(right), wrapped, Callable(), Callable().__call__):
         assert proving.home(function)["Failed"] is Failed
     assert proving.home(len) == {}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "busy", "warned"), [(PASSED, 1.0, False), (PASSED, 4.1, True), (NOT_YET, 7.9, False)]
+)
+def test_a_pass_near_the_limit_of_time_is_noted(outcome: str, busy: float, warned: bool) -> None:
+    _, exercise = Course().exercise("ch07.prove")
+    grade = Grade.of(exercise, outcome, "learner.py", "")
+    report_time(grade, busy, 8.0)
+    assert [note.startswith("This took 4.1 s of processor time, and at 8 s it is ended") for note in grade.notes] == (
+        [True] * warned
+    )
