@@ -6,6 +6,6 @@ all that cannot go on to an allowed text.  See docs/grammars.md.
 
 from .constraint import Constraint
 from .grammar import Grammar, UnboundedReply, check_grammar, note_circle
-from .schema import IgnoredKeyword
+from .refused import IgnoredKeyword
 
 __all__ = ["Constraint", "Grammar", "IgnoredKeyword", "UnboundedReply", "check_grammar", "note_circle"]

@@ -13,6 +13,7 @@ from ...checks import shown
 from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
 from . import llg
 from .constraint import Constraint
+from .refused import check_embedded, check_lark
 from .schema import CHARACTERS, prepared
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Grammar:
     @classmethod
     def lark(cls, text: str) -> Grammar:
         """Sentences of a context-free grammar, in llguidance's variant of Lark's notation; they begin at `start`."""
-        _check_rules(_text("a Lark grammar", text))
+        _check_lark(_text("a Lark grammar", text))
         return cls("lark", llg.program("lark_grammar", text))
 
     @classmethod
@@ -106,7 +107,8 @@ class Grammar:
             raise InvalidGrammar("a composition needs at least one grammar")
         for grammar in grammars:
             if isinstance(grammar.get("lark_grammar"), str):
-                _check_rules(grammar["lark_grammar"])
+                _check_lark(grammar["lark_grammar"])
+            check_embedded(grammar.get("json_schema"))
         return cls("llguidance", llg.composed(grammars))
 
     # --- use ----------------------------------------------------------------------------------------------------------
@@ -155,10 +157,11 @@ def note_circle(tokens: Sequence[int], finish_reason: str) -> None:
         )
 
 
-def _check_rules(lark: str) -> None:
+def _check_lark(lark: str) -> None:
     rules = sum(1 for _ in _RULE.finditer(lark))
     if rules > RULES:
         raise GrammarTooLarge(f"the grammar has {rules} rules, the limit is {RULES}")
+    check_lark(lark)
 
 
 def _text(what: str, text: Any) -> str:

@@ -1,0 +1,213 @@
+"""Schemas that would be enforced in part only: refused by name, in a schema and inside other grammars.  Their neighbours are not."""
+
+import json
+
+import pytest
+
+from fucina import Grammar
+from fucina.errors import UnsatisfiableGrammar, UnsupportedKeyword
+
+J = Grammar.json_schema
+TWO = {
+    "type": "object", "minProperties": 2, "patternProperties": {"^[ab]$": {"const": 1}}, "additionalProperties": False,
+}  # fmt: skip
+FALSE = {"properties": {"b": False}, "patternProperties": {"^[xy]$": {"const": 1}}, "additionalProperties": False}
+ALL = [
+    {"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}}},
+    {"properties": {"a": False, "b": False}, "patternProperties": {"^x$": {"const": 1}}, "additionalProperties": False},
+]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TWO,
+        {"$ref": "#/$defs/", "$defs": {"": TWO}},
+        {"type": "object", "minProperties": 2, **FALSE},
+        {"allOf": ALL},
+        {"type": "object", "minProperties": 2.0},
+    ],
+    ids=str,
+)
+def test_names_that_may_be_equal_are_not_counted(schema):
+    for make in embeddings(schema):
+        with pytest.raises(UnsupportedKeyword, match="minProperties 2"):
+            make()
+
+
+def embeddings(schema):
+    """A schema, and the same one inside other grammars."""
+    text = json.dumps(schema)
+    inside = {"grammars": [{"lark_grammar": "start: @value"}, {"name": "value", "json_schema": schema}]}
+    return (
+        lambda: J(schema),
+        lambda: J(text),
+        lambda: Grammar.lark("start: %json " + text),
+        lambda: Grammar.lark('start: "x" value\nvalue: %json\n  ' + text),
+        lambda: Grammar.llguidance({"grammars": [{"json_schema": schema}]}),
+        lambda: Grammar.llguidance(inside),
+        lambda: Grammar.llguidance(json.dumps({"grammars": [{"lark_grammar": "start: %json " + text}]})),
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#foo", "$defs": {"a": {"$anchor": "foo", **TWO}}},
+        {"$id": "http://x/y", "$ref": "z", "$defs": {"a": {"$id": "http://x/z", **TWO}}},
+        {"$id": "http://x/y", "$ref": "http://x/z#", "$defs": {"a": {"$id": "http://x/z", "const": 1}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://x/z", "items": {"$ref": "#/$defs/b"}}}},
+    ],
+    ids=str,
+)
+def test_references_other_than_pointers_are_refused(schema):
+    for make in embeddings(schema):
+        with pytest.raises(UnsupportedKeyword, match=r"\$ref"):
+            make()
+
+
+def test_references_that_are_pointers():
+    for reference in ("#/$defs/a~1b%20c", "http://x/y#/$defs/a~1b%20c"):
+        grammar = J({"$id": "http://x/y", "$ref": reference, "$defs": {"a/b c": {"const": 1}}})
+        assert grammar.matches("1") and not grammar.matches("2")
+
+
+def test_properties_that_can_be_counted():
+    grammar = J({"type": "object", "minProperties": 3, "required": ["a", "z"], "properties": {"a": {}}})
+    assert grammar.matches('{"a": 1, "z": 2, "y": 3}')
+    for wrong in ('{"a": 1, "z": 2}', '{"a": 1, "z": 2, "z": 3}', '{"a": 1, "z": 2, "a": 3}'):
+        assert not grammar.matches(wrong)
+    parts = [{"required": ["a", "b"]}]
+    assert J({"type": "object", "minProperties": 2, "properties": {"a": {}}, "allOf": parts}).matches(
+        '{"a": 1, "b": 2}'
+    )
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------------
+
+LAST = 2**53
+
+
+@pytest.mark.parametrize(
+    ("keyword", "schema"),
+    [
+        ("minimum", {"type": "integer", "minimum": LAST + 1, "maximum": LAST + 1}),
+        ("minimum", {"type": "integer", "minimum": 1e29, "maximum": 1e30}),
+        ("minimum", {"type": "integer", "minimum": 1e19}),
+        ("maximum", {"type": "integer", "minimum": 0, "maximum": 1e20}),
+        ("maximum", {"type": "integer", "maximum": 2**63 - 1}),
+        ("minimum", {"type": "integer", "minimum": -(2**63)}),
+        ("maximum", {"type": "number", "minimum": 1, "maximum": 1e30}),
+        ("maximum", {"maximum": 10**400}),
+        ("minimum", {"type": "number", "minimum": -LAST - 1}),
+        ("exclusiveMaximum", {"type": "integer", "exclusiveMinimum": LAST - 1, "exclusiveMaximum": LAST + 2}),
+        ("multipleOf", {"type": "integer", "multipleOf": LAST + 1}),
+        ("const", {"const": LAST + 1}),
+        ("enum", {"enum": ["a", {"b": [LAST + 3]}]}),
+    ],
+    ids=str,
+)
+def test_numbers_that_would_be_rounded(keyword, schema):
+    for make in embeddings(schema):
+        with pytest.raises(UnsupportedKeyword, match=f"^{keyword} "):
+            make()
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("low", [0, 10**15, LAST - 2**12, -LAST])
+def test_numbers_that_are_held_are_exact(kind, low):
+    high = low + 2**12
+    grammar = J({"type": kind, "minimum": low, "maximum": high})
+    assert all(grammar.matches(str(n)) for n in (low, low + 1, high - 1, high))
+    assert not any(grammar.matches(str(n)) for n in (low - 1, high + 1))
+    for n in (low, 3 * 2**60):
+        assert J({"const": n}).matches(str(n)) and not J({"const": n}).matches(str(n + 1))
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_open_bounds_are_exact(kind):
+    grammar = J({"type": kind, "exclusiveMinimum": LAST - 3, "exclusiveMaximum": LAST})
+    assert [grammar.matches(str(LAST - n)) for n in (0, 1, 2, 3)] == [False, True, True, False]
+
+
+# --- formats, patterns, options -----------------------------------------------------------------------------------------
+
+
+def test_every_unknown_format_is_refused():
+    for name in ("unknown", "phone"):
+        for make in embeddings({"type": "string", "format": name}):
+            with pytest.raises(UnsupportedKeyword, match=f"Unknown format: {name}"):
+                make()
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[a&&b]", "[a[bc]]", "[[:alpha:]]", "x[^a--z]", "[a~~b]", r"[\]a[]", "[]a]", "[^]]"]
+)
+def test_sets_in_patterns_are_refused(pattern):
+    for schema in ({"type": "string", "pattern": pattern}, {"type": "object", "patternProperties": {pattern: {}}}):
+        with pytest.raises(UnsupportedKeyword, match="sets of characters"):
+            J(schema)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [(r"^[a\[&\-]{3}$", "[&-"), (r"^\[a&&b\]$", "[a&&b]"), ("^[a-z]--[^&]$", "a--b"), ("^a]$", "a]")],
+)
+def test_patterns_without_sets(pattern, text):
+    assert J({"type": "string", "pattern": pattern}).matches(json.dumps(text))
+
+
+def test_options_inside_other_grammars():
+    unique = {"type": "array", "uniqueItems": True}
+    for options in ({"lenient": True}, {"coerce_one_of": True}, {"whitespace_flexible": False, "lenient": True}, 1):
+        for make in embeddings({**unique, "x-guidance": options})[2:]:
+            with pytest.raises(UnsupportedKeyword, match="x-guidance"):
+                make()
+    for make in embeddings(unique):
+        with pytest.raises(UnsupportedKeyword, match="uniqueItems"):
+            make()
+    compact = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+    schema = {"type": "array", "items": {"const": 1}, "x-guidance": compact}
+    grammar = Grammar.lark("start: %json " + json.dumps(schema))
+    assert grammar.matches("[1,1]") and not grammar.matches("[1, 1]")
+    assert Grammar.lark('start: "%json {" /[0-9]/').matches("%json {1")
+
+
+# --- schemas that must contain themselves ---------------------------------------------------------------------------------
+
+SELF = {"$ref": "#"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "minProperties": 1, "additionalProperties": SELF},
+        {"type": "object", "minProperties": 1, "properties": {"a": False}, "additionalProperties": SELF},
+        {"type": "object", "patternProperties": {"^a$": SELF}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {}}, "patternProperties": {"^a$": SELF}, "required": ["a"]},
+        {"type": "object", "allOf": [{"properties": {"a": SELF}}, {"required": ["a"]}]},
+        {"allOf": [{"type": "object"}, {"$ref": "#/$defs/x"}], "required": ["a"], "$defs": {"x": {"properties": {"a": SELF}}}},
+        {"type": "object", "properties": {"a": SELF}, "anyOf": [{"required": ["a"]}, {"required": ["a", "b"]}]},
+        {"allOf": [{"type": "array", "items": SELF}, {"minItems": 1}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_must_contain_itself_is_refused(schema):
+    for make in embeddings(schema)[:2]:
+        with pytest.raises(UnsatisfiableGrammar, match="refers back to itself"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "object", "additionalProperties": SELF}, '{"x": {}}'),
+        ({"type": "object", "patternProperties": {"^b$": SELF}, "required": ["a"]}, '{"a": 1}'),
+        ({"type": ["object", "null"], "patternProperties": {"^a$": SELF}, "required": ["a"]}, '{"a": null}'),
+        ({"type": "object", "properties": {"a": SELF}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, '{"b": 1}'),
+        ({"allOf": [{"type": "array", "items": SELF}, {"maxItems": 1}]}, "[[]]"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_may_contain_itself_is_not(schema, text):
+    assert J(schema).matches(text)
