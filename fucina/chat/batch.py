@@ -59,8 +59,9 @@ def send_batch(
     EmptyBatch : there is no conversation.  BatchLengthMismatch : the lists differ in length.
     MixedBatchModels, DuplicateBatchConversation, DuplicateCache, SharedBatchProcessor : they do not go together.
     InvalidOption : one of the arguments is no sequence, or holds something else.
-    Exception : whatever any of the replies fails with.  The batch ends there: every reply stays as far as it got, a
-        message that got no token of an answer is dropped, and every conversation can go on.
+    Exception : what a reply fails with (of several, the first in the order of the conversations), once the others have
+        ended as they would alone.  The reply that fails stays as far as it got; without a token its message is dropped.
+        An error of the shared pass, or Ctrl-C, ends all of them there.  Every conversation can go on.
     """
     conversations, users, writers = _check(conversations, users, writers)
     of_each = _grammars(grammars, len(conversations))
@@ -70,12 +71,13 @@ def send_batch(
             batch.send(c, user, write, grammar)
         while batch.busy:
             batch.step()
-            for turn in batch.turns:
-                if turn.reply is not None and turn.reply.error is not None:
-                    raise turn.reply.error
     finally:
         batch.close()
-    return [turn.settle() for turn in batch.turns]
+    replies = [turn.settle() for turn in batch.turns]
+    for reply in replies:
+        if reply.error is not None:
+            raise reply.error
+    return replies
 
 
 def send_batch_tokens_reuse(

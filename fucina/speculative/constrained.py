@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .odds import HitRates
-from .source import DraftSource, wants_top_k
+from .source import DraftSource, usable, wants_top_k
 
 TAIL_PRIOR = ((0, 0.8),)
+UNLIMITED = 1 << 62  # of token ids: the processor and the drafter know the vocabulary
 
 
 class Structure(Protocol):
@@ -61,14 +62,14 @@ class ConstrainedSource:
         return tokens
 
     def suggest(self, context: Sequence[int], limit: int) -> Sequence[int]:
-        """See `DraftSource`."""
+        """See `DraftSource`; raises InvalidDraft where the other source returns no sequence of tokens."""
         if forced := self.forced(limit):
             return forced
-        proposed = list(self.inner.suggest(context, limit) or ())[:limit]
-        valid = self.processor.valid_prefix(proposed) if proposed else 0
-        if valid < len(proposed):
+        draft, length = usable(self.inner.suggest(context, limit), limit, UNLIMITED, (), self.inner)
+        valid = self.processor.valid_prefix(draft) if draft else 0
+        if valid < length:
             self.truncate_pending(valid)
-        return proposed[:valid]
+        return draft[:valid]
 
     def odds(self, n: int) -> Sequence[float] | None:
         """See `DraftSource`; None where the other source does not know them."""

@@ -241,7 +241,7 @@ def test_failures_stay_where_they_are(model):
 
 
 @pytest.mark.parametrize("at", [1, 4])
-def test_a_batch_that_is_not_isolated_ends_with_the_first_failure(model, at):
+def test_a_failure_is_raised_once_the_other_replies_have_ended(model, at):
     cs = [
         Conversation(model, template="chatml", max_tokens=8, processor=p)
         for p in (BanTokens([257]), FailAt(at), BanTokens([257]))
@@ -251,6 +251,9 @@ def test_a_batch_that_is_not_isolated_ends_with_the_first_failure(model, at):
     for i, c in enumerate(cs):
         assert len(c.messages) == (0 if at == 1 and i == 1 else 2)
         check_state(c)
+        alone = Conversation(model, template="chatml", max_tokens=8, processor=BanTokens([257]))
+        if i != 1:
+            assert alone.send("abc"[i]).text == c.messages[1]["content"]
     replies = send_batch(cs, ["d", "e", "f"])
     for c, reply in zip(cs, replies, strict=True):
         assert (

@@ -1,16 +1,19 @@
 """Grammars in generate, conversations, batches and on the command line."""
 
+import contextlib
 import json
 import warnings
 
+import numpy as np
 import pytest
 
 import fucina
 from fucina import Conversation, Grammar, send_batch
 from fucina.chat.constrained import ReasoningOff
-from fucina.errors import BatchLengthMismatch, InvalidGrammar, InvalidOption, MatcherFailed
+from fucina.errors import BatchLengthMismatch, InvalidDraft, InvalidGrammar, InvalidOption, MatcherFailed
 from fucina.sampling import BanTokens
 from fucina.sampling.grammar import UnboundedReply
+from fucina.speculative import ConstrainedSource
 from tests.chat_model import CHATML, write_chat_model
 from tests.conversations import check_state
 from tests.models import TINY
@@ -192,6 +195,48 @@ def test_reasoning_is_off_and_that_is_told(tmp_path):
         m.close()
 
 
+class Offers:
+    """A source of drafts with one answer to everything."""
+
+    def __init__(self, answer):
+        self.answer, self.asked, self.cut = answer, 0, []
+
+    def suggest(self, context, limit):
+        self.asked += 1
+        return self.answer
+
+    def observe(self, committed):
+        pass
+
+    def truncate_pending(self, n):
+        self.cut.append(n)
+
+
+@pytest.mark.parametrize(
+    "answer", [np.array([5, 6]), np.array([], int), (5, 6), ["x"], [5, 1.5], None, [-1], [1 << 70]], ids=repr
+)
+def test_whatever_a_source_offers_is_treated_as_without_a_grammar(model, answer):
+    letters = Grammar.regex("[a-z]{12}")
+    plain = model.generate("x", max_tokens=20, grammar=letters)
+    source = Offers(answer)
+    fast = model.generate("x", max_tokens=20, grammar=letters, speculative=source)
+    assert fast.tokens == plain.tokens and source.asked > 0
+    assert model.generate("x", max_tokens=9, speculative=source).tokens == model.generate("x", max_tokens=9).tokens
+    for wrong in ("text", 5, {"a": 1}):
+        with pytest.raises(InvalidDraft, match="Offers"):
+            model.generate("x", max_tokens=9, grammar=letters, speculative=Offers(wrong))
+
+
+def test_a_source_is_told_where_its_draft_was_cut(model):
+    (a,) = model.tokenizer.encode("a", special=False)
+    constraint = Grammar.regex("a*|b*").constraint(model)
+    for answer, draft in (([a, a, "x"], [a, a]), (np.array([a, 0]), [a]), ([a, a, a, a], [a, a, a])):
+        inner = Offers(answer)
+        assert list(ConstrainedSource(constraint, inner).suggest([], 3)) == draft and inner.cut == [len(draft)]
+    inner = Offers(np.array([a, a]))
+    assert ConstrainedSource(constraint, inner).suggest([], 3) == [a, a] and inner.cut == []
+
+
 # --- batches ------------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +275,23 @@ def test_a_matcher_that_fails_fails_its_own_request(model):
     assert replies[0].complete and not replies[1].complete and replies[2].complete
     alone = talk(model, grammar=WORD).send_tokens_reuse([5, 6])
     assert alone.tokens == replies[0].tokens
+
+
+@pytest.mark.parametrize("speculation", [False, True])
+def test_a_batch_raises_a_dead_end_once_the_others_have_ended(model, speculation):
+    dead = Grammar.lark('start: "x" /[a&&b]/')
+    cs = [talk(model, speculation=speculation) for _ in range(3)]
+    with pytest.raises(MatcherFailed, match="no token may follow") as caught:
+        send_batch(cs, list("abc"), grammars=[Grammar.regex("(abc|xyz){2}"), dead, None])
+    assert "NoExtension" not in str(caught.value)
+    for c, user, grammar in zip(cs, "abc", (Grammar.regex("(abc|xyz){2}"), dead, None), strict=True):
+        alone = talk(model, speculation=speculation)
+        with pytest.raises(MatcherFailed) if grammar is dead else contextlib.nullcontext():
+            alone.send(user, grammar=grammar)
+        assert (c.messages, c.history) == (alone.messages, alone.history)
+        check_state(c)
+    assert Grammar.regex("(abc|xyz){2}").matches(cs[0].messages[-1]["content"])
+    assert [r.complete for r in send_batch(cs, list("def"), grammars=WORD)] == [True] * 3
 
 
 # --- the command line ---------------------------------------------------------------------------------------------------

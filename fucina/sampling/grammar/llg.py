@@ -34,6 +34,7 @@ INSTALL = 'pip install "fucina[grammar]"'
 KEPT = 64  # compiled grammars per vocabulary
 STACK = 256 << 20  # bytes of address space; llguidance descends a chain of rules or references by recursion
 LEXER_STATES = 50_000  # about 2 kB each
+DEAD_END = "no token may follow, and the text is not a whole sentence of the grammar (a dead end in the grammar)"
 MESSAGE = 400  # characters of an error that are passed on
 
 Program = str  # a grammar in llguidance's JSON
@@ -242,5 +243,6 @@ def failure(matcher: LLMatcher) -> str | None:
     if not matcher.is_error():
         return None
     with contextlib.suppress(Exception):
-        return _short(matcher.get_error())
+        message = matcher.get_error()
+        return DEAD_END if "NoExtension" in message else _short(message)
     return "unknown error"
