@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from . import checks, defaults
 from .engine.scheduler import Scheduler
 from .engine.stream import Stream
 from .engine.text import StreamText, TextStream, stop_texts
-from .errors import ContextFull, EmptyInput, InvalidOption
+from .errors import ContextFull, EmptyInput, InvalidOption, SharedStream
 from .sampling import Sampler, SamplerOptions, compose, reset_processor, structure_of
 from .sampling.grammar import check_grammar, note_circle
 from .speculative.factory import Document, make_drafter, stats_of
@@ -139,6 +140,7 @@ def generate(
     ------
     EmptyInput : the prompt, or a reference, has no token.  ContextFull : it does not fit in the context.
     TokenOutOfRange, InvalidOption, InvalidSamplerOption
+    SharedStream : the processor has structure (a constraint), and a stream that goes on has it too.
     MatcherFailed : the grammar leads into a dead end, or reached a limit; the text before it was given out.
 
     Warns
@@ -156,6 +158,7 @@ def generate(
     sampler = Sampler(options, compose(processor, constraint))
     ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
     drafter = make_drafter(model, speculative, references, structure_of(sampler.processor))
+    _check_unused(structure_of(processor))
     reset_processor(processor)
     text = StreamText(model.tokenizer, stops)
     state = model.new_cache(min(model.context, len(ids) + max_tokens))
@@ -191,11 +194,25 @@ def generate(
         return done
 
     out = GenerationStream(scheduler, run, text, settle, result)
+    _open[out] = run, structure_of(processor)
     if stream:
         return out
     for _ in out:
         pass
     return out.result
+
+
+_open: WeakKeyDictionary[GenerationStream, tuple[Stream, Any]] = WeakKeyDictionary()  # while their readers keep them
+
+
+def _check_unused(structure: Any) -> None:
+    """Refuse a processor that is at a place in the text of a stream that goes on."""
+    for run, used in list(_open.values()) if structure is not None else ():
+        if run.finish is None and structure is used:
+            raise SharedStream(
+                "the processor belongs to a stream that goes on; close that one first, or give each its own: "
+                "grammar.constraint(model)"
+            )
 
 
 def _prompt_ids(model: Model, prompt: Prompt, special: bool) -> list[int]:

@@ -143,6 +143,8 @@ def grammar_option(args: argparse.Namespace) -> Grammar | None:
 
 def _file_or_text(option: str, value: str, mark: str) -> str:
     """The contents of a file; what holds `mark`, or is true or false, is the text itself unless a file is named so."""
+    if value.strip() in ("", "-"):
+        raise InvalidOption(f"{option} {value!r}: expected the name of a file, or the text itself; stdin is not read")
     try:
         path = Path(value)
         if path.is_file() or not (mark in value or value.strip() in ("true", "false")):

@@ -4,8 +4,18 @@ import json
 
 import pytest
 
+import fucina
 from fucina import Grammar
-from fucina.errors import UnsatisfiableGrammar, UnsupportedKeyword
+from fucina.errors import (
+    InvalidGrammar,
+    InvalidOption,
+    SharedStream,
+    TokenOutOfRange,
+    UnsatisfiableGrammar,
+    UnsupportedKeyword,
+)
+from fucina.sampling import BanTokens, compose
+from tests.models import TINY
 
 J = Grammar.json_schema
 TWO = {
@@ -211,3 +221,107 @@ def test_what_must_contain_itself_is_refused(schema):
 )  # fmt: skip
 def test_what_may_contain_itself_is_not(schema, text):
     assert J(schema).matches(text)
+
+
+# --- limits that are put in -----------------------------------------------------------------------------------------------
+
+A = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+B = {"type": "object", "properties": {"b": {"const": 2}}, "required": ["b"]}
+LONG = "x" * 100
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"allOf": [A, B]}, '{"a": 1, "b": 2}'),
+        ({"allOf": [A], "properties": {"c": {}}, "required": ["c"]}, '{"a": 1, "c": 0}'),
+        ({"$ref": "#/$defs/a", "required": ["c"], "$defs": {"a": A}}, '{"a": 1, "c": 0}'),
+        ({**A, "required": ["z"]}, '{"z": 0}'),
+        ({**A, "minProperties": 2}, '{"a": 1, "b": 0}'),
+        ({"type": "string", "pattern": "^[a-z]{50}$"}, json.dumps(LONG[:50])),
+        ({"type": "string", "anyOf": [{"minLength": 100}]}, json.dumps(LONG)),
+        ({"anyOf": [{"type": "string"}], "minLength": 100}, json.dumps(LONG)),
+        ({"allOf": [{"type": "array"}, {"minItems": 9}], "items": {"const": 1}}, "[" + ", ".join("1" * 9) + "]"),
+        ({"allOf": [{**A, "properties": {"a": {"type": "string"}}}, {"properties": {"a": {"minLength": 100}}}]},
+         json.dumps({"a": LONG})),
+        ({"type": "integer", "minimum": 2 * 10**15, "multipleOf": 7}, str(7 * 10**15)),
+        ({"type": "integer", "exclusiveMaximum": -(2 * 10**15), "multipleOf": 7}, str(-7 * 10**15)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_max_field_leaves_a_text(schema, text):
+    assert J(schema).matches(text) and J(schema, max_field=5).matches(text)
+
+
+def test_max_field_still_limits_what_stands_alone():
+    word = {"type": "string"}
+    for schema in (
+        {"allOf": [word]},
+        {"anyOf": [word, {"type": "null"}], "default": None},
+        {"$ref": "#/$defs/w", "description": "a word", "$defs": {"w": word}},
+    ):
+        grammar = J(schema, max_field=5)
+        assert grammar.matches('"abcde"') and not grammar.matches('"abcdef"')
+    either = {
+        **A,
+        "properties": {"a": word, "b": word},
+        "required": [],
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    assert J(either, max_field=5).matches('{"a": "abcde"}') and not J(either, max_field=5).matches('{"a": "abcdef"}')
+
+
+# --- errors have names ----------------------------------------------------------------------------------------------------
+
+
+def test_text_that_is_none():
+    for make in (
+        Grammar.regex,
+        Grammar.lark,
+        lambda text: J({"enum": [text]}),
+        lambda text: J({"properties": {text: {}}}),
+    ):
+        with pytest.raises(InvalidGrammar, match="unpaired surrogate") as caught:
+            make("a\ud800")
+        assert len(str(caught.value)) < 200
+    assert not Grammar.regex(".*").matches("\ud800") and Grammar.regex(".*").matches("é")
+
+
+def test_tokens_and_models_that_are_none():
+    model = fucina.load(TINY / "llama.gguf", threads=1)
+    try:
+        constraint = Grammar.regex("a+").constraint(model)
+        for token in (-1, model.tokenizer.n_vocab, 1 << 40):
+            with pytest.raises(TokenOutOfRange, match=f"token id {token} is outside the vocabulary"):
+                constraint.commit(token)
+        (a,) = model.tokenizer.encode("a", special=False)
+        constraint.commit(a)
+        assert constraint.accepting
+        for ends in ([99_999], [-1], [1.5]):
+            with pytest.raises(TokenOutOfRange):
+                Grammar.regex("a").constraint(model, ends=ends)
+        for wrong in (None, "model", 5):
+            with pytest.raises(InvalidOption, match="a model or its tokenizer"):
+                Grammar.regex("a").constraint(wrong)
+    finally:
+        model.close()
+
+
+def test_one_constraint_in_two_streams():
+    model = fucina.load(TINY / "llama.gguf", threads=1)
+    try:
+        constraint = Grammar.regex("[a-c]{9}").constraint(model)
+        alone = model.generate("x", max_tokens=20, processor=constraint)
+        first = model.generate("x", max_tokens=20, stream=True, processor=constraint)
+        begun = next(first)
+        for more in ({}, {"stream": True}):
+            with pytest.raises(SharedStream, match="close that one first"):
+                model.generate("y", max_tokens=20, processor=compose(BanTokens([0]), constraint), **more)
+        assert begun + "".join(first) == alone.text and first.result.tokens == alone.tokens
+        model.generate("x", max_tokens=2, processor=constraint)
+        second = model.generate("x", max_tokens=20, stream=True, processor=constraint)
+        next(second)
+        second.close()
+        assert model.generate("x", max_tokens=20, processor=constraint).tokens == alone.tokens
+    finally:
+        model.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import MatcherFailed
+from ...errors import MatcherFailed, TokenOutOfRange
 from .llg import Program, Vocabulary, failure
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ class Constraint:
 
         Raises
         ------
-        MatcherFailed : the grammar does not allow it here.
+        MatcherFailed : the grammar does not allow it here.  TokenOutOfRange : the vocabulary has no such token.
         """
+        if not 0 <= token < self._vocabulary.size:
+            raise TokenOutOfRange(f"token id {token} is outside the vocabulary of {self._vocabulary.size}")
         self._ready = False
         if token in self._vocabulary.ends and (self._ended or self._matcher.is_accepting()):
             self._ended = True

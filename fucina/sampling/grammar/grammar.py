@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...checks import shown
+from ...checks import shown, token_ids
 from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
 from . import llg
 from .constraint import Constraint
@@ -123,15 +123,21 @@ class Grammar:
 
         Raises
         ------
-        NoEosToken : there is none.
+        NoEosToken : there is none.  TokenOutOfRange : one of them is no token.  InvalidOption : no model, no tokenizer.
         """
         tokenizer = model.tokenizer if hasattr(model, "tokenizer") else model
-        known = llg.vocabulary(tokenizer, frozenset(tokenizer.eog_ids if ends is None else ends))
+        if not hasattr(tokenizer, "eog_ids"):
+            raise InvalidOption(f"a constraint needs a model or its tokenizer, got {type(model).__name__}")
+        own = tokenizer.eog_ids if ends is None else token_ids("ends", list(ends), tokenizer.n_vocab)
+        known = llg.vocabulary(tokenizer, frozenset(own))
         return Constraint(self.program, known, tokenizer)
 
     def matches(self, text: str | bytes) -> bool:
         """Return whether a whole text is a sentence of this grammar."""
-        data = list(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+        try:
+            data = list(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+        except UnicodeEncodeError:  # an unpaired surrogate: no text at all
+            return False
         matcher = llg.byte_vocabulary().matcher(self.program)
         return matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
 
@@ -169,4 +175,8 @@ def _text(what: str, text: Any) -> str:
         raise InvalidGrammar(f"{what} must be text, got {type(text).__name__}")
     if len(text) > CHARACTERS:
         raise GrammarTooLarge(f"{what} of {len(text)} characters is larger than the limit of {CHARACTERS}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidGrammar(f"{what} must be Unicode text: there is an unpaired surrogate at {error.start}") from None
     return text

@@ -4,15 +4,64 @@ from __future__ import annotations
 
 from typing import Any
 
-from .walk import Node
+from .walk import Node, names, parts, target
 
 LARGEST = 10**15  # of an integer without limits
+NEAR = LARGEST // 10  # beyond it, a bound stays without another one
+
+_BESIDE = ("allOf", "anyOf", "oneOf")
+_LIMITING = frozenset(
+    "additionalItems additionalProperties const enum exclusiveMaximum exclusiveMinimum format items maxItems maxLength "
+    "maxProperties maximum minItems minLength minProperties minimum multipleOf pattern patternProperties prefixItems "
+    "properties required type".split()
+)
 
 
 def bound(root: Node, nodes: list[Node], most: int) -> None:
-    """Give every field that may be endless a limit."""
+    """Give every field that may be endless a limit.
+
+    A schema whose values have to satisfy another one beside it is left as it is: a limit could contradict that one.
+    """
+    shared = _shared(root, nodes)
     for node in nodes:
-        _bound(node, most)
+        if id(node) not in shared:
+            _bound(node, most)
+
+
+def _shared(root: Node, nodes: list[Node]) -> set[int]:
+    """The schemas that are not alone: what they allow is cut down by another one."""
+    waiting: list[Any] = []
+    for node in nodes:
+        choices = sum(isinstance(node.get(name), list) for name in ("anyOf", "oneOf"))
+        all_of = node["allOf"] if isinstance(node.get("allOf"), list) else []
+        if (others := choices + len(all_of) + ("$ref" in node)) > 1 or (others and node.keys() & _LIMITING):
+            waiting.append(node)
+    found: set[int] = set()
+    while waiting:
+        start = waiting.pop()
+        if not isinstance(start, dict) or id(start) in found:
+            continue
+        group = _group(root, start)
+        found.update(map(id, group))
+        inner = [[part for name, part in parts(node) if name not in _BESIDE] for node in group]
+        if sum(map(bool, inner)) > 1:  # two of them may speak of one property, or of one item
+            waiting.extend(part for some in inner for part in some)
+    return found
+
+
+def _group(root: Node, start: Node) -> list[Node]:
+    """A schema, and those that speak of the same value."""
+    group: dict[int, Node] = {}
+    waiting: list[Any] = [start]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict) or id(node) in group:
+            continue
+        group[id(node)] = node
+        waiting.extend(part for name, part in parts(node) if name in _BESIDE)
+        if isinstance(node.get("$ref"), str):
+            waiting.append(target(root, node["$ref"]))
+    return list(group.values())
 
 
 def _bound(node: Node, most: int) -> None:
@@ -21,17 +70,33 @@ def _bound(node: Node, most: int) -> None:
         return
     given = node.get("type")
     types = given if isinstance(given, list) else [given]
-    if "string" in types and "maxLength" not in node and "format" not in node:
+    if "string" in types and not node.keys() & {"maxLength", "format", "pattern"}:
         node["maxLength"] = max(most, _number(node.get("minLength")))
     if "array" in types and "maxItems" not in node:
         node["maxItems"] = max(most, _number(node.get("minItems")))
-    if "object" in types and node.get("properties"):
+    if "object" in types and _may_be_closed(node):
         node.setdefault("additionalProperties", False)
     if "integer" in types or "number" in types:
-        if "minimum" not in node and "exclusiveMinimum" not in node:
-            node["minimum"] = min(-LARGEST, _number(node.get("maximum", node.get("exclusiveMaximum")), LARGEST) - 1)
-        if "maximum" not in node and "exclusiveMaximum" not in node:
-            node["maximum"] = max(LARGEST, _number(node.get("minimum", node.get("exclusiveMinimum")), -LARGEST) + 1)
+        _bound_number(node)
+
+
+def _may_be_closed(node: Node) -> bool:
+    """Whether an object has all the properties it needs without undeclared ones."""
+    own = node.get("properties")
+    if not isinstance(own, dict) or not own:
+        return False
+    allowed = [name for name, schema in own.items() if schema is not False]
+    return set(names(node.get("required"))) <= own.keys() and _number(node.get("minProperties")) <= len(allowed)
+
+
+def _bound_number(node: Node) -> None:
+    """Give an integer or a number the bounds that it lacks: far from those that it has."""
+    low = node.get("minimum", node.get("exclusiveMinimum"))
+    high = node.get("maximum", node.get("exclusiveMaximum"))
+    if low is None and _number(high) >= -NEAR:
+        node["minimum"] = -LARGEST
+    if high is None and _number(low) <= NEAR:
+        node["maximum"] = LARGEST
 
 
 def _number(value: Any, otherwise: int = 0) -> Any:

@@ -52,6 +52,11 @@ def prepared(schema: Any, whitespace: str | int, max_field: int | None) -> str:
         bound(schema, nodes, max_field)
     text = json.dumps({**schema, "x-guidance": layout}, ensure_ascii=False)
     _check_size(len(text))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = text[max(error.start - 20, 0) : error.start]
+        raise InvalidGrammar(f"the schema must be Unicode text: an unpaired surrogate after {found!r}") from None
     return text
 
 
