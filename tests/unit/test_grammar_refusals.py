@@ -7,6 +7,7 @@ import pytest
 import fucina
 from fucina import Grammar
 from fucina.errors import (
+    GrammarTooLarge,
     InvalidGrammar,
     InvalidOption,
     SharedStream,
@@ -325,3 +326,31 @@ def test_one_constraint_in_two_streams():
         assert model.generate("x", max_tokens=20, processor=constraint).tokens == alone.tokens
     finally:
         model.close()
+
+
+def test_how_deep_a_schema_may_be_nested():
+    """What docs/grammars.md says: about 120 levels of JSON, and references do not count."""
+
+    def nested(schema, levels, inside):
+        for _ in range(levels):
+            schema = inside(schema)
+        return schema
+
+    for levels, inside in (
+        (60, lambda s: {"anyOf": [s]}),
+        (60, lambda s: {"type": "object", "properties": {"a": s}}),
+        (120, lambda s: {"type": "array", "items": s}),
+    ):
+        J(nested({"const": 1}, levels, inside))
+        with pytest.raises(GrammarTooLarge):
+            J(nested({"const": 1}, levels * 5 // 4, inside))
+    chain = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(200)}
+    grammar = J({"$ref": "#/$defs/d0", "$defs": {**chain, "d200": {"const": 1}}})
+    assert grammar.matches("[" * 200 + "1" + "]" * 200) and not grammar.matches("[" * 201 + "1" + "]" * 201)
+
+
+def test_what_the_documentation_says_of_seconds_and_sets():
+    moment = J({"type": "string", "format": "date-time"})
+    assert moment.matches('"2024-02-28T10:11:60Z"') and not moment.matches('"2024-02-28T10:11:61Z"')
+    assert Grammar.regex("[a-c&&b]").matches("b") and not Grammar.regex("[a-c&&b]").matches("&")
+    assert Grammar.regex("[a[bc]]").matches("c")
