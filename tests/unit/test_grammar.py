@@ -200,8 +200,9 @@ def test_refusals(make, error, message):
 
 
 def test_unknown_keywords_are_told():
-    with pytest.warns(IgnoredKeyword, match="maxlength, minlenght"):
+    with pytest.warns(IgnoredKeyword, match="maxlength, minlenght") as told:
         Grammar.json_schema({"type": "string", "maxlength": 3, "minlenght": 1, "x-note": 1, "title": "t"})
+    assert [w.filename for w in told] == [__file__]
     unused = {"type": "null", "$defs": {"unused": {"not": {}, "strange": 1}}}  # constrains nothing
     assert Grammar.json_schema(unused).matches("null")
 

@@ -276,12 +276,15 @@ def test_max_field_still_limits_what_stands_alone():
 
 
 def test_text_that_is_none():
-    for make in (
+    makers = (
         Grammar.regex,
         Grammar.lark,
         lambda text: J({"enum": [text]}),
         lambda text: J({"properties": {text: {}}}),
-    ):
+        lambda text: Grammar.llguidance({"grammars": [{"lark_grammar": text}]}),
+        lambda text: Grammar.llguidance({"grammars": [{"json_schema": {"const": text}}]}),
+    )
+    for make in makers:
         with pytest.raises(InvalidGrammar, match="unpaired surrogate") as caught:
             make("a\ud800")
         assert len(str(caught.value)) < 200
@@ -344,6 +347,8 @@ def test_how_deep_a_schema_may_be_nested():
         J(nested({"const": 1}, levels, inside))
         with pytest.raises(GrammarTooLarge):
             J(nested({"const": 1}, levels * 5 // 4, inside))
+    with pytest.raises(GrammarTooLarge):
+        Grammar.lark("start: %json " + '{"items": ' * 50_000 + "{}" + "}" * 50_000)
     chain = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(200)}
     grammar = J({"$ref": "#/$defs/d0", "$defs": {**chain, "d200": {"const": 1}}})
     assert grammar.matches("[" * 200 + "1" + "]" * 200) and not grammar.matches("[" * 201 + "1" + "]" * 201)

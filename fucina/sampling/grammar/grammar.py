@@ -14,7 +14,7 @@ from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
 from . import llg
 from .constraint import Constraint
 from .refused import check_embedded, check_lark
-from .schema import CHARACTERS, prepared
+from .schema import CHARACTERS, check_unicode, prepared
 
 if TYPE_CHECKING:
     from ...tokenizers import Tokenizer
@@ -98,9 +98,11 @@ class Grammar:
         try:
             parsed = json.loads(_text("a composition", source)) if isinstance(source, str) else source
             grammars = [dict(grammar) for grammar in parsed["grammars"]]
-            json.dumps(grammars)
+            check_unicode("a composition", json.dumps(grammars, ensure_ascii=False))
         except RecursionError:
             raise GrammarTooLarge("the composition is nested too deeply") from None
+        except InvalidGrammar:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidGrammar(f'expected {{"grammars": [...]}} as JSON, got {shown(source)}: {error}') from None
         if not grammars:
@@ -175,8 +177,5 @@ def _text(what: str, text: Any) -> str:
         raise InvalidGrammar(f"{what} must be text, got {type(text).__name__}")
     if len(text) > CHARACTERS:
         raise GrammarTooLarge(f"{what} of {len(text)} characters is larger than the limit of {CHARACTERS}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidGrammar(f"{what} must be Unicode text: there is an unpaired surrogate at {error.start}") from None
+    check_unicode(what, text)
     return text

@@ -8,6 +8,7 @@ from .walk import Node, names, parts, target
 
 LARGEST = 10**15  # of an integer without limits
 NEAR = LARGEST // 10  # beyond it, a bound stays without another one
+VISITS = 100_000  # of schemas; one that asks for more is left without limits
 
 _BESIDE = ("allOf", "anyOf", "oneOf")
 _LIMITING = frozenset(
@@ -36,12 +37,17 @@ def _shared(root: Node, nodes: list[Node]) -> set[int]:
         all_of = node["allOf"] if isinstance(node.get("allOf"), list) else []
         if (others := choices + len(all_of) + ("$ref" in node)) > 1 or (others and node.keys() & _LIMITING):
             waiting.append(node)
+    waiting.reverse()
     found: set[int] = set()
+    visits = 0
     while waiting:
         start = waiting.pop()
         if not isinstance(start, dict) or id(start) in found:
             continue
         group = _group(root, start)
+        visits += len(group)
+        if visits > VISITS:
+            return set(map(id, nodes))
         found.update(map(id, group))
         inner = [[part for name, part in parts(node) if name not in _BESIDE] for node in group]
         if sum(map(bool, inner)) > 1:  # two of them may speak of one property, or of one item

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import UnsatisfiableGrammar, UnsupportedKeyword
+from ...errors import GrammarTooLarge, UnsatisfiableGrammar, UnsupportedKeyword
 from .finite import finite
 from .walk import LISTS, MAPS, ONE, Node, names, reachable, together
 
@@ -51,7 +51,7 @@ def checked(schema: Node) -> list[Node]:
     if ignored:
         told = ", ".join(sorted(ignored)[:8])
         warnings.warn(
-            f"not known to JSON Schema, so that nothing follows from them: {told}", IgnoredKeyword, stacklevel=5
+            f"not known to JSON Schema, so that nothing follows from them: {told}", IgnoredKeyword, stacklevel=4
         )
     if not finite(schema, nodes):
         raise UnsatisfiableGrammar(
@@ -74,6 +74,8 @@ def check_lark(text: str) -> None:
     for found in _IN_LARK.finditer(text):
         try:
             schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except RecursionError:
+            raise GrammarTooLarge("a schema in the grammar is nested too deeply") from None
         except ValueError:
             continue  # in a string or a comment; elsewhere the compiler refuses it
         check_embedded(schema)

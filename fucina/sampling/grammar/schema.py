@@ -52,11 +52,7 @@ def prepared(schema: Any, whitespace: str | int, max_field: int | None) -> str:
         bound(schema, nodes, max_field)
     text = json.dumps({**schema, "x-guidance": layout}, ensure_ascii=False)
     _check_size(len(text))
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = text[max(error.start - 20, 0) : error.start]
-        raise InvalidGrammar(f"the schema must be Unicode text: an unpaired surrogate after {found!r}") from None
+    check_unicode("the schema", text)
     return text
 
 
@@ -68,6 +64,15 @@ def _layout(whitespace: str | int) -> Mapping[str, Any]:
     if isinstance(whitespace, int) and not isinstance(whitespace, bool) and 0 < whitespace <= 1000:
         return {"whitespace_flexible": False, "whitespace_pattern": BLANKS + f"{{1,{whitespace}}}"}
     raise InvalidOption(f'whitespace must be "spaced", "compact" or a number from 1 to 1000, got {whitespace!r}')
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Raise InvalidGrammar where a text has no UTF-8 bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = text[max(error.start - 20, 0) : error.start]
+        raise InvalidGrammar(f"{what} must be Unicode text: there is an unpaired surrogate after {found!r}") from None
 
 
 def _check_size(characters: int) -> None:

@@ -11,7 +11,7 @@ from ...errors import GrammarTooLarge, UnsupportedKeyword
 Node = dict[str, Any]
 
 REFERENCES = 5_000  # distinct ones: their chain is followed by recursion
-TOGETHER = 64  # schemas of one value that are looked at together; more of them are looked at one by one
+TOGETHER = 16  # schemas of one value that are looked at together; more of them are looked at one by one
 
 ONE = (
     "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames",
@@ -110,18 +110,18 @@ def _check_bases(root: Node) -> None:
 
 def together(root: Node, node: Node) -> list[Node]:
     """Return schemas that a value of `node` has to satisfy: itself, what it refers to, the parts of its allOf."""
-    found: list[Node] = []
+    found: dict[int, Node] = {}
     waiting: list[Any] = [node]
     while waiting and len(found) < TOGETHER:
         one = waiting.pop()
-        if not isinstance(one, dict) or any(one is other for other in found):
+        if not isinstance(one, dict) or id(one) in found:
             continue
-        found.append(one)
+        found[id(one)] = one
         if isinstance(one.get("$ref"), str):
             waiting.append(target(root, one["$ref"]))
         if isinstance(one.get("allOf"), list):
             waiting.extend(one["allOf"])
-    return found
+    return list(found.values())
 
 
 def names(value: Any) -> list[str]:
