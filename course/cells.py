@@ -18,6 +18,7 @@ from course.grading.regions import MARKER, region_of_lines
 from course.progress import Progress, part_hash
 from course.source import NOT_PYTHON, ExerciseSource, normalise, why_unreadable
 
+LINE = 80  # characters of a line that a message quotes
 SAVED, SAME, KEPT, CONFLICT, UNREADABLE = "saved", "same", "kept", "conflict", "unreadable"
 
 
@@ -133,12 +134,18 @@ def _unreadable(cell: str) -> str:
         number = getattr(error, "lineno", None)
         rows = cell.split("\n")
         line = f", line {number + 1} of this cell" if number else ""
-        quoted = rows[number - 1].strip() if number and number <= len(rows) else ""
+        quoted = shown_line(rows[number - 1]) if number and number <= len(rows) else ""
         there = f": `{quoted}`" if quoted and "`" not in quoted else ""
         magic = re.search(r"^\s*[!%]", cell, re.MULTILINE)
         hint = " (An exercise cell holds plain Python: no % or ! commands.)" if magic else ""
         return f"Python cannot read this cell: {why_unreadable(error)}{line}{there}.{hint}"
     return ""
+
+
+def shown_line(row: str) -> str:
+    """A line of a cell for a message: its beginning, if it is long."""
+    row = row.strip()
+    return row if len(row) <= LINE else f"{row[:LINE]} ..."
 
 
 def cell_text(course: Course, name: str) -> str:

@@ -1420,7 +1420,7 @@ class Kernel:
 
     def __call__(self, q, d, x, dx, out, lo, hi):
         self.calls.append((int(lo), int(hi)))
-        self.threads.add(threading.get_ident())
+        self.threads.add(threading.current_thread())
         if self.meet is not None:
             self.meet.wait(1.0)
         time.sleep(self.sleep)

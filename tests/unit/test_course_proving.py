@@ -56,7 +56,9 @@ def test_what_the_grader_remembers_is_not_laid_to_the_learners_code(t: Tools) ->
     before = Fingerprint()
     with pytest.raises(Failed):
         proving.spares(t, suspicious, right, shown="prove(f)", style="plain", vital=True)
-    assert compare(before) == ([], [])
+    found, rest = compare(before)
+    # A warm worker holds no test runner; here hypothesis may fill its own tables meanwhile.
+    assert ([f for f in found if "hypothesis" not in f], rest) == ([], [])
 
 
 @pytest.mark.parametrize(
