@@ -12,6 +12,7 @@ import warnings
 from dataclasses import dataclass
 
 from course.catalogue import Course
+from course.console import shorten
 from course.files import ExerciseFiles
 from course.grading.outcome import Grade
 from course.grading.regions import MARKER, region_of_lines
@@ -134,18 +135,12 @@ def _unreadable(cell: str) -> str:
         number = getattr(error, "lineno", None)
         rows = cell.split("\n")
         line = f", line {number + 1} of this cell" if number else ""
-        quoted = shown_line(rows[number - 1]) if number and number <= len(rows) else ""
+        quoted = shorten(rows[number - 1].strip(), LINE) if number and number <= len(rows) else ""
         there = f": `{quoted}`" if quoted and "`" not in quoted else ""
         magic = re.search(r"^\s*[!%]", cell, re.MULTILINE)
         hint = " (An exercise cell holds plain Python: no % or ! commands.)" if magic else ""
         return f"Python cannot read this cell: {why_unreadable(error)}{line}{there}.{hint}"
     return ""
-
-
-def shown_line(row: str) -> str:
-    """A line of a cell for a message: its beginning, if it is long."""
-    row = row.strip()
-    return row if len(row) <= LINE else f"{row[:LINE]} ..."
 
 
 def cell_text(course: Course, name: str) -> str:

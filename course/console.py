@@ -30,6 +30,11 @@ def say(text: str = "", stream: TextIO | None = None, end: str = "\n") -> None:
     stream.flush()
 
 
+def shorten(line: str, width: int = 200) -> str:
+    """Keep both ends of a long line: what failed stands at the start, why at the end."""
+    return line if len(line) <= width else line[: width // 2 - 3] + " ... " + line[-width // 2 + 2 :]
+
+
 def warn(text: str) -> None:
     """Print a line to standard error."""
     say(text, sys.stderr)

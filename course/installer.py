@@ -14,7 +14,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from course.console import SetupError, Ticker, say
+from course.console import SetupError, Ticker, say, shorten
 from course.environment import ROOT, VENV, child_environment, running_version, venv_python
 from course.pip_settings import ForUv, for_uv, parse
 
@@ -54,11 +54,6 @@ def cause_of(output: str) -> str:
 def advice_for(kind: str, need: str = "2 GB") -> str:
     """What to do about a kind of failure."""
     return _ADVICE[kind].format(need=need)
-
-
-def shorten(line: str, width: int = 200) -> str:
-    """Keep both ends of a long line: what failed stands at the start, why at the end."""
-    return line if len(line) <= width else line[: width // 2 - 3] + " ... " + line[-width // 2 + 2 :]
 
 
 def step(title: str, command: list[str], lock: int | None = None, variables: dict[str, str] | None = None) -> None:
