@@ -158,7 +158,9 @@ def generate(
     sampler = Sampler(options, compose(processor, constraint))
     ends = frozenset() if ignore_eos else model.tokenizer.eog_ids
     drafter = make_drafter(model, speculative, references, structure_of(sampler.processor))
-    _check_unused(structure_of(processor))
+    structure = structure_of(processor)
+    if structure is not None:
+        _check_unused(structure)
     reset_processor(processor)
     text = StreamText(model.tokenizer, stops)
     state = model.new_cache(min(model.context, len(ids) + max_tokens))
@@ -194,7 +196,8 @@ def generate(
         return done
 
     out = GenerationStream(scheduler, run, text, settle, result)
-    _open[out] = run, structure_of(processor)
+    if structure is not None:
+        _open[out] = run, structure
     if stream:
         return out
     for _ in out:
@@ -207,7 +210,7 @@ _open: WeakKeyDictionary[GenerationStream, tuple[Stream, Any]] = WeakKeyDictiona
 
 def _check_unused(structure: Any) -> None:
     """Refuse a processor that is at a place in the text of a stream that goes on."""
-    for run, used in list(_open.values()) if structure is not None else ():
+    for run, used in list(_open.values()):
         if run.finish is None and structure is used:
             raise SharedStream(
                 "the processor belongs to a stream that goes on; close that one first, or give each its own: "

@@ -33,13 +33,14 @@ class Constraint:
     """
 
     __slots__ = (
-        "_ended", "_few", "_is_few", "_mask", "_matcher", "_program", "_ready", "_tokenizer", "_vocabulary",
+        "_ended", "_few", "_is_few", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
     )  # fmt: skip
 
     def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
         self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
         self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
         self._ended = False
+        self._spelled: list[int] | None = None  # the tokens of `_forced`: a drafter asks several times per token
         self.reset()
 
     # --- as a processor -----------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class Constraint:
         """
         if not 0 <= token < self._vocabulary.size:
             raise TokenOutOfRange(f"token id {token} is outside the vocabulary of {self._vocabulary.size}")
-        self._ready = False
+        self._ready, self._spelled = False, None
         if token in self._vocabulary.ends and (self._ended or self._matcher.is_accepting()):
             self._ended = True
             return
@@ -84,6 +85,7 @@ class Constraint:
         """Begin another text."""
         self._matcher = self._vocabulary.matcher(self._program)
         self._ready = self._ended = self._is_few = False
+        self._spelled = None
         self._few = np.empty(0, np.int64)
 
     # --- structure: what must follow ----------------------------------------------------------------------------------
@@ -102,6 +104,12 @@ class Constraint:
         return next(reversed(self._forced()), None)
 
     def _forced(self) -> list[int]:
+        """The tokenizer's ids of the forced text, the one that a longer token could replace among them."""
+        if self._spelled is None:
+            self._spelled = self._spell()
+        return self._spelled
+
+    def _spell(self) -> list[int]:
         if self._ended or self._matcher.is_stopped():
             return []
         forced = bytes(self._matcher.compute_ff_bytes()).partition(SPECIAL)[0]
