@@ -58,7 +58,7 @@ def restore(state: State, snapshot: StateSnapshot) -> None:
         planes = state._planes[slot]
         skipped = low[planes.area] - snapshot.low[planes.area]
         planes.put(low[planes.area], tuple(r[:, skipped:] for r in rows))
-    _adopt(state, n, low, snapshot.bank)
+    adopt(state, n, low, snapshot.bank)
 
 
 def copy_rows(state: State, source: State, start: int, end: int) -> None:
@@ -99,7 +99,7 @@ def copy_rows(state: State, source: State, start: int, end: int) -> None:
     for slot, planes in state._planes.items():
         planes.copy(source._planes[slot], first[planes.area], end)
     written = state._held.low_after(end, state._ring_strides)
-    _adopt(state, end, tuple(f if f > start else w for f, w in zip(first, written, strict=True)), bank)
+    adopt(state, end, tuple(f if f > start else w for f, w in zip(first, written, strict=True)), bank)
 
 
 def save_rows(state: State, low: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[SavedRows, ...]]:
@@ -114,8 +114,8 @@ def save_rows(state: State, low: tuple[int, ...]) -> tuple[tuple[int, ...], tupl
     return tuple(held.low[a] if a in copied else min(at, held.len) for a, at in enumerate(low)), saved
 
 
-def _adopt(state: State, end: int, low: tuple[int, ...], bank: np.ndarray | None) -> None:
-    """Close a transaction whose rows were copied: planes hold positions from `low` on, `bank` is copied."""
+def adopt(state: State, end: int, low: tuple[int, ...], bank: np.ndarray | None) -> None:
+    """Close the transaction of a state whose rows were copied: planes hold positions from `low` on, `bank` is copied."""
     held = state._held
     marks: tuple[Mark, ...] = ()
     if state._banks and held.open and bank is not None:
