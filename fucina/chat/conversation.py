@@ -17,6 +17,7 @@ from ..engine.text import stop_texts
 from ..errors import (
     InvalidOption,
     NoSuchTurn,
+    TrailingAssistantMessage,
     UnknownMessages,
 )
 from ..sampling import Grammar, LogitProcessor, Sampler, SamplerOptions
@@ -24,22 +25,24 @@ from ..sampling.grammar import check_grammar
 from ..speculative.factory import Document, make_drafter
 from .constrained import TurnGrammar, think_off_for
 from .formats import ChatFormat
-from .messages import Message, check_messages
+from .messages import Message, check_conversation, check_messages
 from .prompts import choose_template, rendered_ids, stop_ids
+from .saved import SavedConversation
 from .story import Story
 from .template import ChatTemplate
-from .token_conversation import TokenConversation
 from .turn import Reply, ReplyStream, Turn, Write
 from .warm import WarmState, adopt
 
 if TYPE_CHECKING:
+    import os
+
     from ..cache import State
     from ..model import Model
 
 UserMessage = str | Sequence[Any]  # text, or a list of text parts
 
 
-class Conversation(TokenConversation):
+class Conversation(SavedConversation):
     """A conversation of several turns.
 
     Parameters
@@ -68,16 +71,25 @@ class Conversation(TokenConversation):
         See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
     references : sequence
         With speculation=True or Options: documents that replies may quote; see also `add_spec_reference`.
+    save : path, optional
+        A file that the conversation is kept in, turn by turn.  If it holds one already, that goes on: messages, rows and
+        draws are as if it had never been closed.  See `close`, `restored`, `save_error`.
     sampling
-        Fields of `SamplerOptions`.  The draws go on from turn to turn.
+        Fields of `SamplerOptions`.  The draws go on from turn to turn, and from a file, unless it has another seed.
 
-    Attributes are those of `TokenConversation`.
+    Attributes are those of `TokenConversation` and `SavedConversation`.
 
     Raises
     ------
     ChatTemplateError : the system message is no text, or the template refuses it.
     InvalidOption, InvalidSamplerOption, TokenOutOfRange, KvCacheOverflow : an option is out of its range.
     EmptyInput : a reference has no token.
+    KvFileError, KvFileLocked : the file is another model's or none of ours, or somebody else writes it.
+    SystemMismatch, NotASavedConversation, ContextFull : the file holds something else, or too much.  It stays as it is.
+
+    Warns
+    -----
+    SaveCut : the file is damaged, and its end is lost.  SaveFailed : a turn could not be written.
     """
 
     def __init__(
@@ -95,6 +107,7 @@ class Conversation(TokenConversation):
         grammar: Grammar | None = None,
         speculation: Any = False,
         references: Document | Sequence[Document] = (),
+        save: str | os.PathLike[str] | None = None,
         _warm: WarmState | EllipsisType = ...,
         **sampling: Any,
     ):
@@ -114,6 +127,8 @@ class Conversation(TokenConversation):
         else:
             self._state, self.prefix_rows, tokens = adopt(model, _warm)
         self._story = Story(opening, tokens, list(opening), complete=not tokens)
+        if save is not None:
+            self._open_file(save, system, "seed" in sampling)
 
     @classmethod
     def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
@@ -199,6 +214,30 @@ class Conversation(TokenConversation):
         return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
     @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: Literal[False] = False, grammar: TurnGrammar = ...
+    ) -> Reply: ...
+    @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: Literal[True], grammar: TurnGrammar = ...
+    ) -> ReplyStream: ...
+    @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: bool, grammar: TurnGrammar = ...
+    ) -> Reply | ReplyStream: ...
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: bool = False, grammar: TurnGrammar = ...
+    ) -> Reply | ReplyStream:
+        """`send_tokens_reuse` with the messages of a whole conversation, which are this one's from now on.
+
+        Raises
+        ------
+        TrailingAssistantMessage : the last message is the assistant's; expected one to answer.
+        EmptyMessages, ChatTemplateError, ContextFull : as `send` does.
+        """
+        return self._answer(self._messages_turn(messages, grammar), stream)
+
+    @overload
     def regenerate(self, stream: Literal[False] = False) -> Reply: ...
     @overload
     def regenerate(self, stream: Literal[True]) -> ReplyStream: ...
@@ -243,7 +282,7 @@ class Conversation(TokenConversation):
         ChatTemplateError : the system message is no text, or the template refuses it; nothing has changed.
         """
         self._end_turn()
-        opening = self._story.opening if system is ... else self._checked_opening(system)
+        opening = self._story.system if system is ... else self._checked_opening(system)
         self._become(Story(opening, [], list(opening), latest=self._story.latest))
 
     # --- inside: turns are made here, for this class and for batches --------------------------------------------------
@@ -258,12 +297,11 @@ class Conversation(TokenConversation):
     def _send_turn(self, user: UserMessage, write: Write | None = None, grammar: TurnGrammar = ...) -> Turn:
         self._end_turn()
         grammar = self.grammar if grammar is ... else check_grammar(grammar)
-        if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # raises: there is none
+        template = self._chosen_template()
         message = check_messages([{"role": "user", "content": user}])[0]
         think_off = self._think_off(grammar)
-        if isinstance(self._template, ChatFormat):
-            ids = self._template.encode_turn(
+        if isinstance(template, ChatFormat) and (self.history or self._story.opening == self._story.system):
+            ids = template.encode_turn(
                 self.model.tokenizer, message["content"], self.system, not self.history, think_off
             )
             return self._append(ids, message, write, grammar)
@@ -272,8 +310,18 @@ class Conversation(TokenConversation):
                 "the model's template renders whole conversations, and not all messages of this one are known; "
                 "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
             )
-        ids = self._encode(self._template, [*self.messages, message], think_off)
+        ids = self._encode(template, [*self.messages, message], think_off)
         return self._begin(self._story, ids, message, write, grammar=grammar)
+
+    def _messages_turn(self, messages: Sequence[Message], grammar: TurnGrammar = ...) -> Turn:
+        self._end_turn()
+        grammar = self.grammar if grammar is ... else check_grammar(grammar)
+        checked = check_conversation(messages)
+        if checked[-1]["role"] == "assistant":
+            raise TrailingAssistantMessage("the last message is the assistant's; expected one to answer")
+        ids = self._encode(self._chosen_template(), checked, self._think_off(grammar))
+        base = Story(checked[:-1], [], checked[:-1])
+        return self._begin(base, ids, checked[-1], None, self._story, grammar)
 
     def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
         self._end_turn()
@@ -288,6 +336,13 @@ class Conversation(TokenConversation):
         told = any(record.grammar is not None for record in self._story.turns)
         return think_off_for(self.model, self._template, self.think_off, told)
 
-    def _encode(self, template: ChatTemplate, messages: Sequence[Message], think_off: bool) -> list[int]:
+    def _chosen_template(self) -> ChatFormat | ChatTemplate:
+        if self._template is None:
+            self._template = ChatTemplate.of(self.model)  # raises: there is none
+        return self._template
+
+    def _encode(self, template: ChatFormat | ChatTemplate, messages: Sequence[Message], think_off: bool) -> list[int]:
+        if isinstance(template, ChatFormat):
+            return template.encode_messages(self.model.tokenizer, messages, think_off)
         variables: dict[str, Any] = {"enable_thinking": False} if think_off else {}
         return template.encode(self.model.tokenizer, messages, **variables)

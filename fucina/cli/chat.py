@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import defaults
+from ..errors import KvFileError
 from . import common, replies, text
 
 if TYPE_CHECKING:
     from ..chat import Conversation
+    from ..model import Model
     from ..sampling.recommended import Recommended
 
 FORMATS = ("chatml", "llama3", "gemma", "gemma4")
@@ -33,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop-circles", action="store_true", help="end a reply that repeats itself (default: report it and go on)"
     )
     common.add_max_tokens(parser, defaults.REPLY_TOKENS)
+    common.add_save(
+        parser,
+        "keep the conversation in a file, and go on with it the next time (without a name: one file per model, in the "
+        "folder `chats` beside the models); /save of the terminal writes JSON to read",
+        nargs="?",
+        const="",
+    )
     parser.add_argument("--no-history", action="store_true", help="keep typed lines for this session only")
     common.add_model_options(parser)
     common.add_sampling_options(
@@ -49,10 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
     speculation, references = common.spec_options(args)
     grammar = common.grammar_option(args)
-    sampling = common.sampling_options(args, _look_into(args))
+    if args.save:
+        common.check_save(args.save)
+    sampling = common.sampling_options(args, _look_into(args), choose_seed=args.save is None)
     model = common.load_model(args)
+    save = None if args.save is None else Path(args.save) if args.save else _own_file(model)
     try:
-        conversation = Conversation(
+        with Conversation(
             model,
             args.system,
             template=args.format,
@@ -62,20 +77,51 @@ def run(args: argparse.Namespace) -> int:
             grammar=grammar,
             speculation=speculation,
             references=references,
+            save=save,
             **sampling,
-        )
-        if args.message or args.json:
-            messages = args.message or [line for line in text.read_lines() if line]
-            status = _answer(conversation, messages, str(model.path), args)
-        else:
-            from .talk import talk
+        ) as conversation:
+            if save is not None:
+                _tell_saved(conversation, args.seed is None)
+            if args.message or args.json:
+                messages = args.message or [line for line in text.read_lines() if line]
+                status = _answer(conversation, messages, str(model.path), args)
+            else:
+                from .talk import talk
 
-            status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
-        if args.spec_stats:
-            text.tell("\n".join(common.spec_report(conversation.drafter)))
-        return status
+                status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
+            if args.spec_stats:
+                text.tell("\n".join(common.spec_report(conversation.drafter)))
+            return status
     finally:
         model.close()
+
+
+def _own_file(model: Model) -> Path:
+    """The file of a model's conversation for whoever names none; its folder is for this user's eyes alone."""
+    from .. import hub
+
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.path.stem).lstrip(".")[:60]
+    folder = hub.models_folder().parent / "chats"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise KvFileError(f"{folder}: cannot be made: {error.strerror}") from None
+    return folder / f"{stem or 'model'}-{model.fingerprint.hex()[:16]}{common.SUFFIX}"
+
+
+def _tell_saved(conversation: Conversation, choose_seed: bool) -> None:
+    """Say what the file held; a conversation that begins there gets a seed, if it draws and has none."""
+    c = conversation
+    if c.history or c.sampler.rng.position:
+        turns = sum(message["role"] == "user" for message in c.messages)
+        known = f"{turns} message{'' if turns == 1 else 's'}, {c.restored} of {len(c.history)} tokens restored"
+        text.tell(f"goes on from {c.save_path}: {known}; /reset forgets them")
+    else:
+        if choose_seed and not c.sampler.options.greedy:
+            c.sampler.options = replace(c.sampler.options, seed=common.random_seed())
+            c.sampler.reset()
+            text.tell(f"seed {c.sampler.options.seed}")
+        text.tell(f"kept in {c.save_path}")
 
 
 def _look_into(args: argparse.Namespace) -> Recommended | None:
@@ -100,7 +146,7 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
         stream = conversation.send(message, stream=True)
         ended = replies.play(stream, show=not args.json, stop_circles=args.stop_circles)
         reply = stream.result
-        turns.append({**common.describe(reply, ended), "reused": reply.reused_prefix})
+        turns.append(common.describe(reply, ended))
         if not args.json:
             text.show("\n")
         interrupted = ended == replies.INTERRUPTED
@@ -108,5 +154,7 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
             break
     if args.json:
         document = {"model": path, "messages": list(conversation.messages), "turns": turns}
+        if conversation.save_path is not None:
+            document["save"] = {"file": str(conversation.save_path), "restored": conversation.restored}
         text.print_json({**document, **common.describe_spec(conversation.drafter)})
     return 130 if interrupted else 0

@@ -24,7 +24,7 @@ HELP = """/system [TEXT]  show the system message, or begin anew with another on
 /reset          forget the conversation (the system message stays)
 /undo [N]       take back the last message and its reply, or the last N
 /regenerate     answer the last message again
-/save FILE      write messages, settings and seed as JSON
+/save FILE      write messages, settings and seed as JSON, to read (`fucina chat --save` keeps a conversation to go on with)
 /stats          tokens in the cache, speed of the last reply
 /help           this
 /exit           leave (also Ctrl-D)
@@ -152,6 +152,11 @@ class _Terminal:
         """Write the conversation."""
         if not text:
             self.refuse("/save needs the name of a file")
+            return
+        if text.endswith(common.SUFFIX):
+            self.refuse(
+                f"/save writes JSON, and {common.SUFFIX} files are those of `fucina chat --save`; choose another name"
+            )
             return
         try:
             save(self.conversation, Path(text).expanduser())
