@@ -1,8 +1,8 @@
 """A story as notes in a file, beside the rows of its tokens; and back.
 
 The first note says what opens the conversation, then each turn has one.  Where the story is not as its latest turn left
-it (turns were taken back, nothing was said yet), one more tells the place.  Each note tells how far the text went
-when it was written, with a checksum of the tokens: so a file of which only a part can be read gives the story of a
+it (turns were taken back, nothing was said yet), one more tells the place.  All but the first tell how far the text went
+when they were written, with a checksum of the tokens: so a file of which only a part can be read gives the story of a
 moment that there was.
 """
 
@@ -40,9 +40,6 @@ class Place(NamedTuple):
         return cls(len(story.tokens), checksum(story.tokens), made, story.complete)
 
 
-START = Place(0, 0, None, True)
-
-
 def checksum(tokens: Sequence[int]) -> int:
     """CRC-32 of token ids."""
     return crc32(np.asarray(tokens, "<u4").tobytes())
@@ -69,7 +66,7 @@ class Notes:
         told = next((r.messages for r in story.turns if r.messages is not None), len(story.messages)) > 0
         first = {"fucina": KIND, "version": VERSION, "opening": story.opening, "told": told}
         notes = [_packed(first), *(note for _, _, note in self._turns)]
-        latest = self._turns[-1][1] if self._turns else START
+        latest = self._turns[-1][1] if self._turns else None
         return notes if latest == place else [*notes, _packed({"place": place})]
 
     @classmethod
@@ -100,20 +97,22 @@ class Notes:
             raise NotASavedConversation(f"its notes are of version {notes[0]['version']}, expected {VERSION}")
         self, opening = cls(), list(check_messages(notes[0]["opening"]))
         story = Story(opening, [], list(opening) if notes[0]["told"] else [])
-        best, place, count = story, START, 0
+        best: tuple[Story, Place, int] | None = None
         for note, bytes_ in zip(notes[1:], raw[1:], strict=True):
-            at: Place | None
             if "place" in note:
-                at = _place(note["place"])
+                at: Place | None = _place(note["place"])
             else:
                 at = None if note["at"] is None else _place(note["at"])
                 story = _with_turn(story, note)
                 self._turns.append((story.turns[-1], at, bytes_))
             if at is not None and at.end <= len(tokens) and checksum(tokens[: at.end]) == at.check:
-                best, place, count = story, at, len(self._turns)
+                best = story, at, len(self._turns)
+        if best is None:
+            raise NotASavedConversation(f"none of its turns agrees with its {len(tokens)} tokens")
+        story, place, count = best
         del self._turns[count:]
-        best = best._replace(tokens=tokens[: place.end], complete=place.complete)
-        return self, best, None if place.draws is None else SamplerState(*place.draws)
+        story = story._replace(tokens=tokens[: place.end], complete=place.complete)
+        return self, story, None if place.draws is None else SamplerState(*place.draws)
 
 
 def _turn(story: Story, record: TurnRecord, at: Place | None) -> dict[str, Any]:

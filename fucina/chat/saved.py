@@ -89,8 +89,10 @@ class SavedConversation(TokenConversation):
         self._save()
 
     def _enter(self, turn: Turn, reply: Reply) -> None:
-        super()._enter(turn, reply)
-        self._save()  # once more, if it was interrupted
+        if self._story.turn is turn:
+            super()._enter(turn, reply)
+        else:  # entered before, and interrupted, perhaps while it was written
+            self._save()
 
     def _become(self, story: Story) -> None:
         super()._become(story)
@@ -119,7 +121,7 @@ class SavedConversation(TokenConversation):
             saving.file.close()
             raise
         self._saving = saving
-        if self.history or self.prefix_rows:
+        if saving.fresh:  # what opens it comes first, so that it outlasts all that is written over turns later
             self._save()
 
 
@@ -130,11 +132,12 @@ class Saving:
     ----------
     file : SaveFile
     restored : tokens whose rows were read.
+    fresh : whether the file was empty.
     """
 
     def __init__(self, file: SaveFile) -> None:
         self.file = file
-        self.restored = 0
+        self.restored, self.fresh = 0, file.empty
         self._notes = Notes()
         self._written: tuple[list[int], list[bytes], int] | None = None
 
@@ -149,7 +152,7 @@ class Saving:
         InvalidOption : the conversation begins with a cache, and the file is not empty.
         """
         path, state = self.file.path, c.cache
-        if self.file.empty:
+        if self.fresh:
             return
         if state.len or c.history:
             raise InvalidOption(

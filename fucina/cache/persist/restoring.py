@@ -52,7 +52,7 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
     try:
         good, why = _fill(file, header, index, state)
         rows, prefix = state.len, header.prefix_rows
-        if rows <= prefix:
+        if rows < prefix:
             state.reset()
             return index.cut(good), Restored([], prefix, [], len(index), why or _nothing(index, prefix))
     except BaseException:
@@ -68,8 +68,6 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
 
 
 def _nothing(index: Index, prefix: int) -> str:
-    if not len(index):
-        return "the file holds no rows"
     return f"the file holds {len(index)} positions, {prefix} of them a prefix, and none that a pass can go on from"
 
 
