@@ -1,9 +1,9 @@
 """A story as notes in a file, beside the rows of its tokens; and back.
 
 The first note says what opens the conversation, then each turn has one.  Where the story is not as its latest turn left
-it (turns were taken back, nothing was said yet), one more tells the place.  All but the first tell how far the text went
-when they were written, with a checksum of the tokens: so a file of which only a part can be read gives the story of a
-moment that there was.
+it, since turns were taken back, one more tells the place.  Each note tells how far the text went when it was written,
+with a checksum of the tokens: so a file of which only a part can be read gives the story of a moment that there was, or
+of before the first turn.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class Place(NamedTuple):
         return cls(len(story.tokens), checksum(story.tokens), made, story.complete)
 
 
+START = Place(0, 0, None, True)
+
+
 def checksum(tokens: Sequence[int]) -> int:
     """CRC-32 of token ids."""
     return crc32(np.asarray(tokens, "<u4").tobytes())
@@ -49,6 +52,7 @@ class Notes:
     """The notes of one conversation; those of turns that stay are made once."""
 
     def __init__(self) -> None:
+        self._opening: tuple[list[Message], bool, bytes] | None = None  # messages, whether they are told, the note
         self._turns: list[tuple[TurnRecord, Place | None, bytes]] = []
 
     def of(self, story: Story, draws: SamplerState) -> list[bytes]:
@@ -64,10 +68,14 @@ class Notes:
             at = place if i == len(story.turns) else None  # an earlier one, of a moment that is gone
             self._turns.append((record, at, _packed(_turn(story, record, at))))
         told = next((r.messages for r in story.turns if r.messages is not None), len(story.messages)) > 0
-        first = {"fucina": KIND, "version": VERSION, "opening": story.opening, "told": told}
-        notes = [_packed(first), *(note for _, _, note in self._turns)]
-        latest = self._turns[-1][1] if self._turns else None
-        return notes if latest == place else [*notes, _packed({"place": place})]
+        if self._opening is None or not story.turns or self._opening[:2] != (story.opening, told):
+            at = START if story.turns else place
+            note = {"fucina": KIND, "version": VERSION, "opening": story.opening, "told": told, "at": at}
+            self._opening = story.opening, told, _packed(note)
+        notes = [self._opening[2], *(note for _, _, note in self._turns)]
+        if not self._turns or self._turns[-1][1] == place:
+            return notes
+        return [*notes, _packed({"place": place})]
 
     @classmethod
     def read(cls, raw: Sequence[bytes], tokens: Sequence[int]) -> tuple[Notes, Story, SamplerState | None]:
@@ -95,20 +103,21 @@ class Notes:
             )
         if notes[0]["version"] != VERSION:
             raise NotASavedConversation(f"its notes are of version {notes[0]['version']}, expected {VERSION}")
-        self, opening = cls(), list(check_messages(notes[0]["opening"]))
-        story = Story(opening, [], list(opening) if notes[0]["told"] else [])
-        best: tuple[Story, Place, int] | None = None
+        first, self = notes[0], cls()
+        opening: list[Message] = list(check_messages(first["opening"]))
+        self._opening = opening, bool(first["told"]), raw[0]
+        story = Story(opening, [], list(opening) if first["told"] else [])
+        at: Place | None = _place(first["at"])
+        best = (story, at, 0) if _is_at(at, tokens) else (Story(opening, [], list(opening)), START, 0)
         for note, bytes_ in zip(notes[1:], raw[1:], strict=True):
             if "place" in note:
-                at: Place | None = _place(note["place"])
+                at = _place(note["place"])
             else:
                 at = None if note["at"] is None else _place(note["at"])
                 story = _with_turn(story, note)
                 self._turns.append((story.turns[-1], at, bytes_))
-            if at is not None and at.end <= len(tokens) and checksum(tokens[: at.end]) == at.check:
+            if at is not None and _is_at(at, tokens):
                 best = story, at, len(self._turns)
-        if best is None:
-            raise NotASavedConversation(f"none of its turns agrees with its {len(tokens)} tokens")
         story, place, count = best
         del self._turns[count:]
         story = story._replace(tokens=tokens[: place.end], complete=place.complete)
@@ -146,6 +155,11 @@ def _place(value: Sequence[Any]) -> Place:
         seed, position = draws
         draws = (checks.integer("seed", seed, 0), checks.integer("position", position, 0))
     return Place(checks.integer("end", end, 0), check, draws, bool(complete))
+
+
+def _is_at(place: Place, tokens: Sequence[int]) -> bool:
+    """Whether a text has been at a place that it may have gone on from."""
+    return place.end <= len(tokens) and checksum(tokens[: place.end]) == place.check
 
 
 def _packed(note: dict[str, Any]) -> bytes:

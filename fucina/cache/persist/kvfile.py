@@ -232,8 +232,12 @@ class KvFile:
         rows = kept(content.index, state, tokens)
         clean = content.clean and rows == len(content.index)
         content = replace(content, index=content.index.cut(rows), clean=False, owner=ref(state))
-        # From here on the disk may hold other records after these, however this ends.
+        # From here on the disk may hold other records after these, however this ends.  So what is cut stops to count
+        # before anything is written over it: else a part of the new records could pass for the end of the old ones.
         self._content = content
+        if not clean and content.header is not None:
+            written += self._count(file, header, content)
+            content = self._content
         writer = Writer(file, header, content.index, written)
         writer.state(state, tokens)
         writer.pending(int(tokens[state.len]) if len(tokens) > state.len else None)
@@ -242,16 +246,22 @@ class KvFile:
         if clean and not writer.written:
             self._content = replace(content, clean=True)
             return 0
-        if self._fsync:
-            file.sync()
-        counter = headers.Counter(content.sequence + 1, writer.index.end, len(writer.index))
-        written = writer.written + headers.write_counter(file, header, counter)
-        if self._fsync:
-            file.sync()
-        self._content = replace(content, index=writer.index, sequence=counter.sequence, clean=True)
+        written = writer.written + self._count(file, header, replace(content, index=writer.index))
+        self._content = replace(self._content, clean=True)
         self.why = ""
-        if file.size() > counter.end:  # of a turn that was undone nothing stays on the disk
-            file.truncate(counter.end)
+        if file.size() > writer.index.end:  # of a turn that was undone nothing stays on the disk
+            file.truncate(writer.index.end)
+        return written
+
+    def _count(self, file: Storage, header: Header, content: _Content) -> int:
+        """Let the counter on the disk say what the index does; returns the bytes written."""
+        if self._fsync:
+            file.sync()
+        counter = headers.Counter(content.sequence + 1, content.index.end, len(content.index))
+        written = headers.write_counter(file, header, counter)
+        if self._fsync:
+            file.sync()
+        self._content = replace(content, sequence=counter.sequence)
         return written
 
     def _begin(self, file: Storage, prefix_rows: int) -> tuple[Header, int]:
