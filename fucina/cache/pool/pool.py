@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ... import checks
-from ...engine.interrupts import HoldInterrupts
 from ...errors import EmptyInput, InvalidOption, InvalidPrefix, KvCacheOverflow, PoolClosed
+from ...interrupts import HoldInterrupts
 from ..rows import append_rows, held_from, pack_rows, recurrent_at, recurrent_positions
 from .slot import Slot
 from .stats import PoolStats
