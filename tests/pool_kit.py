@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from fucina.cache import Layout, State
+from fucina.cache.persist import read_header, read_tokens
 from fucina.cache.pool import Slot, SlotPool
-from fucina.errors import KvCacheShapeMismatch
+from fucina.cache.pool.tree import path_of, text_of_path
+from fucina.errors import KvCacheShapeMismatch, KvFileInvalid
 from tests.state_models import PARTS, TOY_ROWS, check_claims, extend
 
 VOCAB = 1000
@@ -88,3 +91,36 @@ def check(pool: SlotPool) -> None:
     assert total == store.usage.bytes <= store.budget
     used = [entry.used for entry in store._order]
     assert used == sorted(used)
+
+
+def files(pool: SlotPool) -> list[Path]:
+    """The files of a pool's folder that have the name of one, in the order of their numbers."""
+    found = pool._disk._folder.path.glob("kv-slot-*.fuxkv")
+    return sorted(found, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
+
+
+def check_disk(pool: SlotPool) -> None:
+    """The budget is kept on the file system itself, and the index says what is there."""
+    disk, folder = pool._disk, pool._disk._folder
+    assert not disk._lock.locked()
+    mine = 0
+    for path in files(pool):
+        if path.is_symlink() or not path.is_file():
+            continue
+        try:
+            header = read_header(path)
+        except KvFileInvalid:
+            continue
+        if not header.differs(folder._identity._replace(salt=header.salt)):
+            mine += path.stat().st_size
+    assert mine <= disk.budget
+    folder.scan()
+    assert folder.size == mine
+    assert not any(stored.busy for stored in folder.files.values())
+    for name, stored in folder.files.items():
+        assert stored.name == name
+        if stored.entry is not None:
+            assert stored.entry.item is stored
+            held = read_tokens(folder.path / name)
+            path = text_of_path(path_of(stored.entry.tree.nodes_to(stored.entry.node)))
+            assert held[: len(path[0])] == path[0]

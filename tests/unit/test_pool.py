@@ -182,7 +182,7 @@ def test_a_prefix_is_never_given_in_part():
     with pool.acquire([1, 2], prefix_rows=20) as slot:
         extend(slot.state, [7] * 20 + [1, 2])
         slot.release([1, 2])
-    entry = pool._rows.entries()[0]
+    (entry,) = pool._rows._order
     entry.tree.split(entry.tree.root.children[b"\xff" * 4], 5)
     with pool.acquire([3], prefix_rows=20) as slot:
         assert slot.state.len == 20

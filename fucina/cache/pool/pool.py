@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,16 +15,15 @@ from ... import checks
 from ...errors import EmptyInput, InvalidOption, InvalidPrefix, KvCacheOverflow, PoolClosed
 from ...interrupts import HoldInterrupts
 from ..rows import append_rows, held_from, pack_rows, recurrent_at, recurrent_positions
+from .disk import DiskTier
 from .slot import Slot
 from .stats import PoolStats
 from .store import Need, Offer, RowStore
-from .tree import BLOCK, key_of
+from .tree import BLOCK, TOKEN, path_of_text
 
 if TYPE_CHECKING:
     from ...engine import Engine
     from ..state import State
-
-PREFIX_TOKEN = -1  # stands in a path for each row of a prefix, which belongs to no token
 
 
 class SlotPool:
@@ -45,16 +46,28 @@ class SlotPool:
     memory : int or str
         Bytes that stored rows may take, as a number or like "512MiB", "1GiB".  States in use are not part of it: they
         belong to their requests.
+    disk : path, optional
+        A folder for texts that memory has no room for, made if it does not exist.  Files of earlier pools are used
+        again.  Without one, what is pushed out of memory is lost.
+    disk_bytes : int or str
+        Bytes that this model's files there may take.
 
     Raises
     ------
-    InvalidOption : no such budget.
+    InvalidOption : no such budget.  KvFileError : the folder cannot be made or read.
     """
 
-    def __init__(self, model: Engine, memory: int | str = "1GiB") -> None:
+    def __init__(
+        self,
+        model: Engine,
+        memory: int | str = "1GiB",
+        disk: str | os.PathLike[str] | None = None,
+        disk_bytes: int | str = "4GiB",
+    ) -> None:
         self.model = model
         layout = model.new_cache(1).layout
         self._rows = RowStore(layout, model.cache_dtype, checks.byte_count("memory", memory))
+        self._disk = None if disk is None else DiskTier(model, Path(disk), checks.byte_count("disk_bytes", disk_bytes))
         self._lock = threading.Lock()
         self._in_use: weakref.WeakSet[Slot] = weakref.WeakSet()
         self._closed = False
@@ -98,12 +111,19 @@ class SlotPool:
         length = prefix_rows + len(ids)
         if length > state.capacity:
             raise KvCacheOverflow(f"{length} positions were asked for, the capacity is {state.capacity}")
+        path = path_of_text(ids, prefix_rows)
         with HoldInterrupts(), self._lock:
             self._check_open()
-            match = self._rows.find(scope, path_of_text(ids, prefix_rows), length - 1)
-        if match.point >= max(prefix_rows, 1):
+            match = self._rows.find(scope, path, length - 1)
+        found = None
+        if self._disk is not None:
+            gate = prefix_rows + len(ids) // 10
+            found = self._disk.restore(scope, path, gate, max(match.point, prefix_rows), state.capacity)
+        if found is not None:
+            state = found
+        elif match.point >= max(prefix_rows, 1):
             append_rows(state, match.pieces, match.low, match.bank)
-        slot = Slot(self, state, scope, ids, prefix_rows, max(match.shared - prefix_rows, 0))
+        slot = Slot(self, state, scope, ids, prefix_rows, max(match.shared, state.len) - prefix_rows)
         with HoldInterrupts(), self._lock:
             self._requests += 1
             self._hits += slot.cached > 0
@@ -172,18 +192,27 @@ class SlotPool:
                 need = self._rows.need(scope, path, low, marks)
             offer = _offer(state, need, length, low)
             with HoldInterrupts(), self._lock:
-                done = length == 0 or self._rows.put(scope, path, offer, slot is None, longest_kept)
+                large = not self._rows.fits(offer)
+                done = large or length == 0 or self._rows.put(scope, path, offer, slot is None, longest_kept)
                 if done:
-                    self._rows.shrink()
+                    self._rows.too_large += large
+                    victims = self._rows.shrink(self._disk is not None)
                     if slot is not None:
                         self._give_back(slot)
+        if self._disk is not None:
+            for victim in victims:
+                self._disk.spill(victim, path)
+            if large and slot is not None:  # the state is nobody's any more
+                state.rewind(state.rewind_point(length))
+                self._disk.keep(scope, path[: state.len * TOKEN], lambda: state, len(recurrent_positions(state)))
 
     # --- the pool itself ----------------------------------------------------------------------------------------------
 
     def stats(self) -> PoolStats:
         """What the pool has done so far, and what it holds."""
         with HoldInterrupts(), self._lock:
-            store = self._rows
+            store, disk = self._rows, self._disk
+            files, size = (0, 0) if disk is None else disk.counts()
             return PoolStats(
                 requests=self._requests,
                 hits=self._hits,
@@ -197,13 +226,21 @@ class SlotPool:
                 bytes=store.usage.bytes,
                 budget=store.budget,
                 in_use=len(self._in_use),
+                spills=0 if disk is None else disk.spills,
+                restores=0 if disk is None else disk.restores,
+                files=files,
+                disk_bytes=size,
+                disk_budget=0 if disk is None else disk.budget,
             )
 
     def close(self) -> None:
-        """Forget all rows.  Slots in use can be discarded, nothing else."""
+        """Write what is in memory to disk, if there is a folder, and forget it.  Slots in use can only be discarded."""
         with HoldInterrupts(), self._lock:
             self._closed = True
-            self._rows.clear()
+            victims = self._rows.clear(self._disk is not None)
+        for victim in victims:
+            assert self._disk is not None
+            self._disk.spill(victim)
 
     def __enter__(self) -> Self:
         return self
@@ -233,11 +270,6 @@ def scope_of(tenant: str, selection: str = "", prefix_rows: int = 0) -> bytes:
         digest.update(f"|{name}:{len(data)}:".encode() + data)  # tagged, and with its length: no two fields can collide
     digest.update(f"|{checks.integer('prefix_rows', prefix_rows, 0, error=InvalidPrefix)}".encode())
     return digest.digest()
-
-
-def path_of_text(ids: Sequence[int], prefix_rows: int) -> bytes:
-    """One item per position: the rows of a prefix, then the tokens."""
-    return key_of([PREFIX_TOKEN] * prefix_rows) + key_of(ids)
 
 
 def _offer(state: State, need: Need, length: int, low: tuple[int, ...]) -> Offer:

@@ -136,6 +136,12 @@ class RowStore:
         there = {node.end for node in nodes if node.bank is not None and node.end <= matched}
         return Need(base, tuple(mark for mark in marks if mark not in there))
 
+    def fits(self, offer: Offer) -> bool:
+        """Whether a text is within the budget alone: otherwise it would push out everything else, and then itself."""
+        nodes = -(-offer.length // BLOCK)
+        banks = sum(bank.nbytes for bank in offer.banks.values())
+        return ENTRY_BYTES + nodes * NODE_BYTES + offer.length * (TOKEN + self._width) + banks <= self.budget
+
     def put(self, scope: bytes, path: bytes, offer: Offer, kept: bool, longest_kept: int) -> bool:
         """Store a text.
 
@@ -148,27 +154,20 @@ class RowStore:
         -------
         False if the trees have changed since `need`, so that the offer does not do; nothing has changed then.
         """
-        if self._size(offer) > self.budget:
-            self.too_large += 1  # storing it would push out everything else, and then itself
-            return True
         tree = self._trees.get(scope) or PrefixTree(scope, self.usage)
-        nodes, matched = tree.walk(path)
-        if matched < offer.base:
+        if tree.walk(path)[1] < offer.base:
             return False
-        if nodes and matched < nodes[-1].end:
-            nodes[-1] = tree.split(nodes[-1], matched)
-        for node in nodes:
-            self._fill(node, offer)
-        node, at = (nodes[-1] if nodes else tree.root), matched
-        while at < offer.length:
-            stop = min(offer.length, at - at % BLOCK + BLOCK)
-            low = tuple(min(max(first, at), stop) for first in offer.low)
-            node = tree.grow(node, path[at * TOKEN : stop * TOKEN], _rows(offer, at, stop), low)
-            self.rows_stored += stop - at
-            at = stop
+
+        def rows(first: int, last: int) -> tuple[np.ndarray, tuple[int, ...]]:
+            self.rows_stored += last - first
+            return _rows(offer, first, last), tuple(min(max(low, first), last) for low in offer.low)
+
+        node = tree.end_of(path, rows)
+        for passed in tree.nodes_to(node):
+            self._fill(passed, offer)
         for position, bank in offer.banks.items():
-            end = tree.node_at(path, position)
-            if end is not None and end.bank is None:
+            end = tree.end_of(path[: position * TOKEN])
+            if end.bank is None:
                 end.bank = bank
                 self.usage.bytes += bank.nbytes
         self._trees[scope] = tree
@@ -180,12 +179,6 @@ class RowStore:
             if old is not None and not old.kept and old.length > longest_kept:
                 self._drop(old)
         return True
-
-    def _size(self, offer: Offer) -> int:
-        """Bytes of a text alone, in as few nodes as it can be."""
-        nodes = -(-offer.length // BLOCK)
-        banks = sum(bank.nbytes for bank in offer.banks.values())
-        return ENTRY_BYTES + nodes * NODE_BYTES + offer.length * (TOKEN + self._width) + banks
 
     def _fill(self, node: Node, offer: Offer) -> None:
         """Take over rows of windows that a node lacks and a state has: where nobody reads them yet, so in place."""
@@ -214,15 +207,18 @@ class RowStore:
         nodes = entry.tree.nodes_to(entry.node)
         return Victim(entry.tree.scope, path_of(nodes), self._match(nodes, entry.length, entry.length))
 
-    def entries(self) -> list[Entry]:
-        """All entries, the least recently used one first."""
-        return list(self._order)
+    def clear(self, rows: bool = False) -> list[Victim]:
+        """Forget everything; the texts that are no part of another, the least recently used one first, if wanted.
 
-    def clear(self) -> None:
-        """Forget everything."""
+        With windows or recurrent parts, also those that were stored for others to begin with.
+        """
+        special = self._recurrent or any(area.kind == "ring" for area in self._areas)
+        wanted = [e for e in self._order if rows and (not e.node.children or (e.kept and special))]
+        victims = [self.rows_of(entry) for entry in wanted]
         self._trees.clear()
         self._order.clear()
         self.usage.bytes = 0
+        return victims
 
     def _use(self, nodes: Sequence[Node], entry: Entry) -> None:
         self._tick += 1

@@ -10,7 +10,7 @@ the end of a text that somebody stored: the nodes on the way to it stay for as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 BLOCK = 64
 """A node does not cross a multiple of so many tokens."""
 
-TOKEN = 4  # bytes of a token in a key: int32, little-endian
+TOKEN = 4  # bytes of a token in a key: uint32, little-endian
+
+_PREFIX = b"\xff" * TOKEN  # stands in a path for a row of a prefix, which belongs to no token; it is no token id
 
 NODE_BYTES = 1024
 """What a node is counted as, besides its tokens, rows and recurrent parts: the Python objects that it consists of."""
@@ -27,14 +29,24 @@ ENTRY_BYTES = 512
 """What an entry is counted as."""
 
 
-def key_of(tokens: Sequence[int]) -> bytes:
-    """Tokens as the tree compares them."""
-    return np.asarray(tokens, "<i4").tobytes()
+def path_of_text(tokens: Sequence[int], prefix_rows: int = 0) -> bytes:
+    """A text as the tree compares it: one item per position, those of a prefix first."""
+    return _PREFIX * prefix_rows + np.asarray(tokens, "<u4").tobytes()
 
 
-def tokens_of(key: bytes) -> list[int]:
-    """The tokens of a key."""
-    return [int(t) for t in np.frombuffer(key, "<i4")]
+def text_of_path(path: bytes) -> tuple[list[int], int]:
+    """The tokens of a path, and the rows of its prefix."""
+    items = np.frombuffer(path, "<u4")
+    others = np.flatnonzero(items != 0xFFFFFFFF)
+    prefix_rows = int(others[0]) if len(others) else len(items)
+    return items[prefix_rows:].tolist(), prefix_rows
+
+
+def shared(a: bytes, b: bytes) -> int:
+    """Items with which two paths begin."""
+    n = min(len(a), len(b)) // TOKEN
+    differ = np.flatnonzero(np.frombuffer(a, "<u4", n) != np.frombuffer(b, "<u4", n))
+    return int(differ[0]) if len(differ) else n
 
 
 class Node:
@@ -103,6 +115,10 @@ class Usage:
         self.bytes = self.visits = 0
 
 
+RowsOf = Callable[[int, int], tuple[np.ndarray | None, tuple[int, ...]]]
+"""Gives the rows of positions [first, last), and from where on each area's are there."""
+
+
 class PrefixTree:
     """The texts of one scope (a tenant): no other scope's walk ever comes here."""
 
@@ -118,17 +134,10 @@ class PrefixTree:
             self.usage.visits += 1
             nodes.append(child)
             if not path.startswith(child.key, at):
-                at += TOKEN * _shared(child.key, path[at : at + len(child.key)])
+                at += TOKEN * shared(child.key, path[at : at + len(child.key)])
                 break
             node, at = child, at + len(child.key)
         return nodes, at // TOKEN
-
-    def node_at(self, path: bytes, position: int) -> Node | None:
-        """The node that ends at a position of a text, split off if need be; None if the tree does not hold so much."""
-        nodes, matched = self.walk(path[: position * TOKEN])
-        if matched < position or not nodes:
-            return None
-        return self.split(nodes[-1], position)
 
     def split(self, node: Node, position: int) -> Node:
         """Let a node end at `position`, the rest become its child; returns it.  The node itself, if it ends there."""
@@ -150,12 +159,19 @@ class PrefixTree:
         self.usage.bytes += NODE_BYTES
         return upper
 
-    def grow(self, parent: Node, key: bytes, rows: np.ndarray | None, low: tuple[int, ...]) -> Node:
-        """Add a child after a node."""
-        node = Node(key, parent.end, parent)
-        node.rows, node.low = rows, low
-        parent.children[key[:TOKEN]] = node
-        self.usage.bytes += node.nbytes
+    def end_of(self, path: bytes, rows: RowsOf = lambda first, last: (None, ())) -> Node:
+        """The node at which a text ends.  What is missing on the way is added, in blocks: `rows` gives rows and `low`."""
+        nodes, at = self.walk(path)
+        node = nodes[-1] if nodes else self.root
+        if at < node.end:
+            node = self.split(node, at)
+        while at * TOKEN < len(path):
+            stop = min(len(path) // TOKEN, at - at % BLOCK + BLOCK)
+            child = Node(path[at * TOKEN : stop * TOKEN], at, node)
+            child.rows, child.low = rows(at, stop)
+            node.children[child.key[:TOKEN]] = child
+            self.usage.bytes += child.nbytes
+            node, at = child, stop
         return node
 
     def add(self, node: Node, kept: bool = False, item: Any = None) -> Entry:
@@ -183,9 +199,10 @@ class PrefixTree:
             node = parent
 
     def touch(self, nodes: Sequence[Node], entry: Entry) -> None:
-        """Note on a walk's nodes that an entry below them is the latest used one."""
+        """Note the use of an entry on nodes that lie on the way to it."""
         for node in nodes:
-            node.latest = entry
+            if node.latest is None or node.latest.used < entry.used:
+                node.latest = entry
 
     def nodes_to(self, node: Node) -> list[Node]:
         """The path from the root to a node, the root left out."""
@@ -200,10 +217,3 @@ class PrefixTree:
 def path_of(nodes: Sequence[Node]) -> bytes:
     """The text of a path."""
     return b"".join(node.key for node in nodes)
-
-
-def _shared(a: bytes, b: bytes) -> int:
-    """Tokens with which both begin."""
-    n = min(len(a), len(b)) // TOKEN
-    differ = np.flatnonzero(np.frombuffer(a, "<i4", n) != np.frombuffer(b, "<i4", n))
-    return int(differ[0]) if len(differ) else n
