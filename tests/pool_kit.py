@@ -32,13 +32,13 @@ class ToyModel:
             raise KvCacheShapeMismatch(f"{where}another model's state")
 
 
-def take(pool: SlotPool, ids: Sequence[int], **options) -> Slot:
-    """Acquire a slot and check every row of it."""
+def take(pool: SlotPool, ids: Sequence[int], shift: int = 0, **options) -> Slot:
+    """Acquire a slot and check every row of it; `shift` is added to the tokens that the toy model computes with."""
     slot = pool.acquire(ids, **options)
     assert 0 <= slot.cached <= len(ids) - 1
     assert slot.state.len == slot.cached
     assert slot.tokens == list(ids[: slot.cached])
-    check_claims(slot.state, list(ids))
+    check_claims(slot.state, [t + shift for t in ids])
     return slot
 
 

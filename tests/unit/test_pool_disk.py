@@ -173,7 +173,7 @@ def test_the_budget_of_the_disk_is_kept_and_the_oldest_file_goes(tmp_path):
         check_disk(pool)
     kept = [chat in texts(pool) for chat in chats]
     assert any(kept)
-    assert kept == sorted(kept[:-1]) + [False], "the latest is in memory, the files are those before it"
+    assert kept == [*sorted(kept[:-1]), False], "the latest is in memory, the files are those before it"
 
 
 def test_a_file_that_was_read_is_not_the_oldest(tmp_path):

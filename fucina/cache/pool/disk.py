@@ -50,7 +50,7 @@ class DiskTier:
     ----------
     model : whose rows they hold.
     folder : made if it does not exist.
-    budget : bytes that this model's files in the folder may take.
+    budget : bytes that this model's files in the folder may take; the oldest of those found go if they take more.
 
     Attributes
     ----------
@@ -66,6 +66,7 @@ class DiskTier:
         if header.bank_bytes:
             self._per_bank = HEAD_BYTES + header.bank_bytes
         self._folder.scan()
+        self._folder.trim(budget)
 
     def counts(self) -> tuple[int, int]:
         """How many files of this model there are, and their bytes."""

@@ -50,7 +50,7 @@ class SlotPool:
         A folder for texts that memory has no room for, made if it does not exist.  Files of earlier pools are used
         again.  Without one, what is pushed out of memory is lost.
     disk_bytes : int or str
-        Bytes that this model's files there may take.
+        Bytes that this model's files there may take; from the start, so that a smaller number than before removes some.
 
     Raises
     ------
