@@ -90,8 +90,9 @@ class KvFile:
 
     def _look(self, file: Storage) -> tuple[_Content, str]:
         """Read the header, and follow the records by their heads."""
-        begin = file.read_at(0, 8)
-        if not any(begin) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
+        sector = file.read_at(0, 512)
+        begin = sector[:8]
+        if not any(sector) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
             return _Content(), ""  # new, or its first write did not come to its end
         if begin not in MAGIC.values():
             raise KvFileInvalid(
@@ -161,6 +162,10 @@ class KvFile:
         with self._lock:
             file, content = self._opened(), self._content
             self._check(state)
+            if state.len:
+                raise KvCacheShapeMismatch(
+                    f"{self.path}: is restored into an empty state, this one holds {state.len} rows"
+                )
             if content.header is None:
                 return Restored([], 0, [], 0, self.why or "the file is new")
             try:
@@ -192,7 +197,8 @@ class KvFile:
 
         Raises
         ------
-        KvPersistTokenMismatch : not as many tokens as rows.  KvCacheShapeMismatch : a state of another model.
+        KvPersistTokenMismatch : not as many tokens as rows.  TokenOutOfRange, InvalidOption : they are none.
+        KvCacheShapeMismatch : a state of another model.
         KvFileInvalid : notes that are none.
         KvFileError : the disk is full, the file cannot be written, or was closed.  What it holds is a true prefix.
         """
@@ -225,6 +231,8 @@ class KvFile:
         # From here on the disk may hold other records after these, however this ends.
         self._content = content
         writer = Writer(file, header, content.index, written)
+        if notes is not None:
+            writer.cut_notes(notes)
         writer.state(state, tokens)
         writer.pending(int(tokens[state.len]) if len(tokens) > state.len else None)
         if notes is not None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import checks
 from ...errors import KvFileInvalid, KvPersistTokenMismatch
-from ..rows import held_from, pack_rows, recurrent_at
+from ..rows import held_from, pack_rows, recurrent_at, row_bytes
 from ..state import State
 from .files import Storage
 from .header import Header
@@ -22,21 +23,16 @@ def checked(state: State, tokens: Sequence[int], prefix_rows: int, most: int = 1
 
     Raises
     ------
-    KvPersistTokenMismatch : they are not; or are no token ids.
+    KvPersistTokenMismatch : they are not.  TokenOutOfRange, InvalidOption : they are no token ids.
     """
-    rows, found = state.len - prefix_rows, len(tokens)
-    if prefix_rows < 0 or not 0 <= found - rows <= most:
+    ids = checks.token_ids("tokens", tokens, 1 << 32)
+    rows = state.len - checks.integer("prefix_rows", prefix_rows, 0)
+    if not 0 <= len(ids) - rows <= most:
         raise KvPersistTokenMismatch(
-            f"{found} tokens were given for {state.len} positions of which {prefix_rows} are a prefix; expected {rows}"
-            + (" or one more" if most else "")
+            f"{len(ids)} tokens were given for {state.len} positions of which {prefix_rows} are a prefix; "
+            f"expected {rows}" + (" or one more" if most else "")
         )
-    try:
-        out = np.array(tokens, np.int64) if found else np.empty(0, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        out = np.full(1, -1)
-    if out.shape != (found,) or (found and (out.min() < 0 or out.max() >= 1 << 32)):
-        raise KvPersistTokenMismatch("tokens must be integers in [0, 2**32)")
-    return out.astype(np.uint32)
+    return np.array(ids, np.uint32)
 
 
 def checked_notes(notes: Sequence[bytes]) -> list[bytes]:
@@ -113,14 +109,17 @@ class Writer:
         if token != self.index.pending():
             self.event(PENDING, CUT if token is None else 0, token or 0)
 
-    def notes(self, notes: Sequence[bytes]) -> None:
-        """Write notes that the file does not hold, and how many there are."""
+    def cut_notes(self, notes: Sequence[bytes]) -> None:
+        """Say that notes which the owner no longer has are gone; before rows, so that rows never meet older notes."""
         old = self.index.notes()
-        same = next((i for i, (a, b) in enumerate(zip(old, notes, strict=False)) if a != b), min(len(old), len(notes)))
-        for i in range(same, len(notes)):
-            self.event(NOTE, 0, i, notes[i])
-        if same == len(notes) < len(old):
+        if old[: len(notes)] != notes[: len(old)] or len(notes) < len(old):
+            same = next((i for i, (a, b) in enumerate(zip(old, notes, strict=False)) if a != b), len(notes))
             self.event(NOTE, CUT, same)
+
+    def notes(self, notes: Sequence[bytes]) -> None:
+        """Write the notes that come after those that are there."""
+        for i in range(len(self.index.notes()), len(notes)):
+            self.event(NOTE, 0, i, notes[i])
 
 
 def kept(index: Index, state: State, tokens: np.ndarray) -> int:
@@ -147,7 +146,7 @@ def prefix_differs(index: Index, state: State, prefix_rows: int, known: bool) ->
     """
     if not prefix_rows or len(index) < prefix_rows:
         return prefix_rows > 0
-    if any(held_from(state)):
+    if any(held_from(state)) or not row_bytes(state.layout, state.dtype):  # a window moved, or all is recurrent
         return not known
     rows = pack_rows(state, 0, 1 if known else prefix_rows)
     return any(zlib.crc32(row) != crc for row, crc in zip(rows, index.rows["checksum"].tolist(), strict=False))
