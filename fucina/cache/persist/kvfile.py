@@ -166,6 +166,10 @@ class KvFile:
         with self._lock:
             file, content = self._opened(), self._content
             self._check(state)
+            if state.len:
+                raise KvCacheShapeMismatch(
+                    f"{self.path}: is restored into an empty state, this one holds {state.len} rows"
+                )
             if content.header is None:
                 return Restored([], 0, [], 0, self.why or "the file is new")
             wanted = content.index if limit is None else content.index.cut(content.header.prefix_rows + limit)
@@ -239,6 +243,8 @@ class KvFile:
             written += self._count(file, header, content)
             content = self._content
         writer = Writer(file, header, content.index, written)
+        if notes is not None:
+            writer.cut_notes(notes)
         writer.state(state, tokens)
         writer.pending(int(tokens[state.len]) if len(tokens) > state.len else None)
         if notes is not None:

@@ -127,6 +127,7 @@ def load(
     *,
     capacity: int | None = None,
     salt: bytes = b"",
+    limit: int | None = None,
     explain: list[str] | None = None,
 ) -> Loaded | None:
     """Make a state of a model from a file of any version.
@@ -137,6 +138,7 @@ def load(
     ----------
     capacity : of the state; None takes the model's context.
     salt : the tenant.
+    limit : tokens that are wanted at most: what comes after them need not fit, and is not read.
     explain : a list that gets a message about what was not usable.
 
     Returns
@@ -156,7 +158,7 @@ def load(
             if why := header.differs(identity_of(model, salt)):
                 raise KvFileInvalid(why)
             state = model.new_cache(capacity)
-            restored = _restore(file, header, state)
+            restored = _restore(file, header, state, limit)
     except FileNotFoundError:
         said.append(f"{path}: there is no such file")
         return None
@@ -168,10 +170,17 @@ def load(
     return Loaded(state, restored.tokens, restored.prefix_rows, restored.notes) if state.len else None
 
 
-def _restore(file: DiskFile, header: Header, state: State) -> Restored:
+def _restore(file: DiskFile, header: Header, state: State, limit: int | None) -> Restored:
     if header.version < 3:
-        return plain.load(file, header, state)
+        restored = plain.load(file, header, state)
+        if limit is not None and len(restored.tokens) > limit:
+            state.truncate(header.prefix_rows + limit)
+        return restored._replace(tokens=restored.tokens[:limit])
     index, why = _index(file, header)
+    if limit is not None and len(index) >= header.prefix_rows + limit:
+        index = index.cut(header.prefix_rows + limit)
+        _, restored = restore(file, header, index, state)
+        return restored._replace(tokens=restored.tokens[:limit])
     _, restored = restore(file, header, index, state)
     return restored._replace(why=restored.why or why)
 
