@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .engine.drafts import common_prefix
-from .engine.interrupts import HoldInterrupts
 from .errors import FucinaError, InvalidOption, KvFileInvalid, NotASavedText
+from .interrupts import HoldInterrupts
 
 if TYPE_CHECKING:
     from .cache import State

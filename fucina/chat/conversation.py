@@ -17,20 +17,18 @@ from ..engine.text import stop_texts
 from ..errors import (
     InvalidOption,
     NoSuchTurn,
-    TrailingAssistantMessage,
-    UnknownMessages,
 )
 from ..sampling import Grammar, LogitProcessor, Sampler, SamplerOptions
 from ..sampling.grammar import check_grammar
 from ..speculative.factory import Document, make_drafter
-from .constrained import TurnGrammar, think_off_for
+from .constrained import TurnGrammar
 from .formats import ChatFormat
-from .messages import Message, check_conversation, check_messages
+from .messages import Message
+from .prompting import PromptedConversation, UserMessage
 from .prompts import choose_template, rendered_ids, stop_ids
-from .saved import SavedConversation
 from .story import Story
 from .template import ChatTemplate
-from .turn import Reply, ReplyStream, Turn, Write
+from .turn import Reply, ReplyStream
 from .warm import WarmState, adopt
 
 if TYPE_CHECKING:
@@ -39,10 +37,8 @@ if TYPE_CHECKING:
     from ..cache import State
     from ..model import Model
 
-UserMessage = str | Sequence[Any]  # text, or a list of text parts
 
-
-class Conversation(SavedConversation):
+class Conversation(PromptedConversation):
     """A conversation of several turns.
 
     Parameters
@@ -284,65 +280,3 @@ class Conversation(SavedConversation):
         self._end_turn()
         opening = self._story.system if system is ... else self._checked_opening(system)
         self._become(Story(opening, [], list(opening), latest=self._story.latest))
-
-    # --- inside: turns are made here, for this class and for batches --------------------------------------------------
-
-    def _checked_opening(self, system: str | None) -> list[Message]:
-        """The messages before the first turn: the system message, if there is one and the template takes it."""
-        opening: list[Message] = [] if system is None else list(check_messages([{"role": "system", "content": system}]))
-        if isinstance(self._template, ChatTemplate) and opening:
-            self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
-        return opening
-
-    def _send_turn(self, user: UserMessage, write: Write | None = None, grammar: TurnGrammar = ...) -> Turn:
-        self._end_turn()
-        grammar = self.grammar if grammar is ... else check_grammar(grammar)
-        template = self._chosen_template()
-        message = check_messages([{"role": "user", "content": user}])[0]
-        think_off = self._think_off(grammar)
-        if isinstance(template, ChatFormat) and (self.history or self._story.opening == self._story.system):
-            ids = template.encode_turn(
-                self.model.tokenizer, message["content"], self.system, not self.history, think_off
-            )
-            return self._append(ids, message, write, grammar)
-        if not self._story.complete:
-            raise UnknownMessages(
-                "the model's template renders whole conversations, and not all messages of this one are known; "
-                "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
-            )
-        ids = self._encode(template, [*self.messages, message], think_off)
-        return self._begin(self._story, ids, message, write, grammar=grammar)
-
-    def _messages_turn(self, messages: Sequence[Message], grammar: TurnGrammar = ...) -> Turn:
-        self._end_turn()
-        grammar = self.grammar if grammar is ... else check_grammar(grammar)
-        checked = check_conversation(messages)
-        if checked[-1]["role"] == "assistant":
-            raise TrailingAssistantMessage("the last message is the assistant's; expected one to answer")
-        ids = self._encode(self._chosen_template(), checked, self._think_off(grammar))
-        base = Story(checked[:-1], [], checked[:-1])
-        return self._begin(base, ids, checked[-1], None, self._story, grammar)
-
-    def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
-        self._end_turn()
-        ids = checks.token_ids("ids", ids, self.model.n_tokens)
-        base = self._story._replace(messages=[], turns=(), complete=False)
-        return self._begin(base, ids, None, write, before=self._story)
-
-    def _think_off(self, grammar: Grammar | None) -> bool:
-        """Whether the model is asked not to reason: a grammar governs a reply from its first token on."""
-        if grammar is None or self._template is None:
-            return self.think_off
-        told = any(record.grammar is not None for record in self._story.turns)
-        return think_off_for(self.model, self._template, self.think_off, told)
-
-    def _chosen_template(self) -> ChatFormat | ChatTemplate:
-        if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # raises: there is none
-        return self._template
-
-    def _encode(self, template: ChatFormat | ChatTemplate, messages: Sequence[Message], think_off: bool) -> list[int]:
-        if isinstance(template, ChatFormat):
-            return template.encode_messages(self.model.tokenizer, messages, think_off)
-        variables: dict[str, Any] = {"enable_thinking": False} if think_off else {}
-        return template.encode(self.model.tokenizer, messages, **variables)

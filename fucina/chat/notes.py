@@ -107,11 +107,11 @@ class Notes:
         opening: list[Message] = list(check_messages(first["opening"]))
         self._opening = opening, bool(first["told"]), raw[0]
         story = Story(opening, [], list(opening) if first["told"] else [])
-        at: Place | None = _place(first["at"])
-        best = (story, at, 0) if _is_at(at, tokens) else (Story(opening, [], list(opening)), START, 0)
+        begun = _place(first["at"])
+        best = (story, begun, 0) if _is_at(begun, tokens) else (Story(opening, [], list(opening)), START, 0)
         for note, bytes_ in zip(notes[1:], raw[1:], strict=True):
             if "place" in note:
-                at = _place(note["place"])
+                at: Place | None = _place(note["place"])
             else:
                 at = None if note["at"] is None else _place(note["at"])
                 story = _with_turn(story, note)

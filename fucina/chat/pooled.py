@@ -8,8 +8,9 @@ is computed.  From there other conversations can go on, in models with windows a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ..cache import pool as rows
 from ..engine.drafts import common_prefix
 from ..errors import TrailingAssistantMessage
 from .conversation import Conversation
@@ -19,7 +20,8 @@ from .turn import Reply, ReplyStream, Turn
 
 if TYPE_CHECKING:
     from ..cache import State
-    from ..cache.pool import Slot, SlotPool
+    from ..cache.pool import Slot
+    from ..model import Model
     from .warm import WarmState
 
 PROBES = ("a", "0")  # two messages that begin with different tokens
@@ -28,19 +30,8 @@ PROBES = ("a", "0")  # two messages that begin with different tokens
 class PooledConversation(Conversation):
     """A conversation whose rows come from a pool; `close`, or the end of a `with` block, gives them back.
 
-    Made by `SlotPool.conversation`.
-
-    Parameters
-    ----------
-    pool : whose rows it uses.
-    messages : what was said so far: a system message, or nothing, or a conversation that ends with a reply.
-    tenant : whose rows it may use: those of others are never found.
-    once : give the rows back as soon as a reply is complete, and end there.
-    options : those of `Conversation`.
-
-    Raises
-    ------
-    TrailingAssistantMessage : the last message waits for an answer (`SlotPool.send` gives one), or for results of tools.
+    Made by `SlotPool.conversation`, which tells its parameters and errors; `once` gives the rows back with a reply, and
+    ends there.
     """
 
     def __init__(
@@ -81,7 +72,7 @@ class PooledConversation(Conversation):
 
     def _know(self, messages: Sequence[Message]) -> None:
         """Begin with messages that were said elsewhere."""
-        checked = check_conversation(messages)
+        checked: list[Message] = list(check_conversation(messages))
         if checked[-1]["role"] == "assistant":
             tokens = self._encode(self._chosen_template(), checked, self.think_off)
         elif all(message["role"] == "system" for message in checked):
@@ -137,13 +128,67 @@ class PooledConversation(Conversation):
             self.close()
 
 
-def send(
-    pool: SlotPool, messages: Sequence[Message], tenant: str = "", stream: bool = False, **options: Any
-) -> Reply | ReplyStream:
-    """Answer one request; see `SlotPool.send`."""
-    conversation = PooledConversation(pool, tenant=tenant, once=True, **options)
-    try:
-        return conversation.send_messages_reuse(messages, stream)
-    except BaseException:
-        conversation.close()
-        raise
+class SlotPool(rows.SlotPool):
+    """A pool of rows, `fucina.cache.pool.SlotPool`, and conversations that use it.
+
+    Parameters and further methods are those of the pool.
+    """
+
+    model: Model
+
+    def conversation(self, messages: Sequence[Message] = (), *, tenant: str = "", **options: Any) -> Conversation:
+        """A conversation that goes on after messages, with rows that the pool has of them.
+
+        The pool gets its rows when it is closed:
+
+            with pool.conversation(messages) as c:
+                c.send("And then?")
+
+        Parameters
+        ----------
+        messages : what was said so far: nothing, a system message, or a conversation that ends with a reply.
+        tenant : whose rows it may use: those of others are never found.
+        options : those of `Conversation`; the system message is one of the messages.
+
+        Raises
+        ------
+        TrailingAssistantMessage : the last message waits for an answer, which `send` gives, or for results of tools.
+        ChatTemplateError, InvalidOption, … : as `Conversation`.
+        """
+        return PooledConversation(self, messages, tenant, **options)
+
+    @overload
+    def send(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, tenant: str = "", **options: Any
+    ) -> Reply: ...
+    @overload
+    def send(
+        self, messages: Sequence[Message], *, stream: Literal[True], tenant: str = "", **options: Any
+    ) -> ReplyStream: ...
+    @overload
+    def send(
+        self, messages: Sequence[Message], *, stream: bool, tenant: str = "", **options: Any
+    ) -> Reply | ReplyStream: ...
+    def send(
+        self, messages: Sequence[Message], *, stream: bool = False, tenant: str = "", **options: Any
+    ) -> Reply | ReplyStream:
+        """Answer one request: all messages of a conversation, the last one to be answered.
+
+        The pool gets the rows as soon as the reply is complete; `Reply.cached_tokens` says how many it had.
+
+        Parameters
+        ----------
+        stream : return a `ReplyStream` of text pieces, to be read to its end or closed.
+        tenant, options : as in `conversation`.
+
+        Raises
+        ------
+        TrailingAssistantMessage : the last message is the assistant's.
+        EmptyMessages, ChatTemplateError, ContextFull : as `Conversation.send_messages_reuse`.
+        """
+        conversation = PooledConversation(self, (), tenant, True, **options)
+        try:
+            return conversation.send_messages_reuse(messages, stream)
+        except BaseException:
+            conversation.close()
+            raise

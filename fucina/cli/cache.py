@@ -288,7 +288,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _prune(args: argparse.Namespace) -> int:
     from ..checks import byte_count, real
 
-    most = None if args.max_bytes is None else byte_count("--max-bytes", args.max_bytes, 0)
+    most = None if args.max_bytes is None else byte_count("--max-bytes", args.max_bytes)
     days = None if args.older_than is None else real("--older-than", args.older_than, 0)
     if not args.path.is_dir():
         raise InvalidOption(f"{args.path}: prune needs a folder")

@@ -153,7 +153,7 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
         if interrupted:
             break
     if args.json:
-        document = {"model": path, "messages": list(conversation.messages), "turns": turns}
+        document: dict[str, Any] = {"model": path, "messages": list(conversation.messages), "turns": turns}
         if conversation.save_path is not None:
             document["save"] = {"file": str(conversation.save_path), "restored": conversation.restored}
         text.print_json({**document, **common.describe_spec(conversation.drafter)})
