@@ -1,9 +1,11 @@
 """A story as notes in a file, beside the rows of its tokens; and back.
 
-The first note says what opens the conversation, then each turn has one.  Where the story is not as its latest turn left
-it, since turns were taken back, one more tells the place.  Each note tells how far the text went when it was written,
-with a checksum of the tokens: so a file of which only a part can be read gives the story of a moment that there was, or
-of before the first turn.
+The first note says what opened the conversation when the file was made, and stays for ever.  Then each turn has one.
+Where the story is not as its latest turn left it, since turns were taken back, one more tells the place.  The first of
+these tells the opening, if it has changed.
+
+Each note tells how far the text went when it was written, with a checksum of the tokens.  So a file of which only a
+part can be read gives the story of a moment that there was; at worst, that of before the first turn.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ class Place(NamedTuple):
     complete: bool
 
     @classmethod
-    def of(cls, story: Story, draws: SamplerState | None) -> Place:
+    def of(cls, story: Story, draws: SamplerState) -> Place:
         """The place of a story between turns."""
-        made = None if draws is None or not (draws.position or story.turns) else (draws.seed, draws.position)
+        made = (draws.seed, draws.position) if draws.position or story.turns else None
         return cls(len(story.tokens), checksum(story.tokens), made, story.complete)
+
+    def agrees(self, tokens: Sequence[int]) -> bool:
+        """Whether tokens begin as the story did."""
+        return self.end <= len(tokens) and checksum(tokens[: self.end]) == self.check
 
 
 START = Place(0, 0, None, True)
@@ -52,30 +58,33 @@ class Notes:
     """The notes of one conversation; those of turns that stay are made once."""
 
     def __init__(self) -> None:
-        self._opening: tuple[list[Message], bool, bytes] | None = None  # messages, whether they are told, the note
+        self._first = b""
+        self._opening: tuple[list[Message], bool] = [], False  # of the first note: messages, whether they are told
         self._turns: list[tuple[TurnRecord, Place | None, bytes]] = []
 
     def of(self, story: Story, draws: SamplerState) -> list[bytes]:
         """All notes of a story between turns."""
         place = Place.of(story, draws)
+        told = next((r.messages for r in story.turns if r.messages is not None), len(story.messages)) > 0
+        opening = {"opening": story.opening, "told": told}
+        if not self._first:
+            self._opening = story.opening, told
+            self._first = _packed({"fucina": KIND, "version": VERSION, **opening})
+        changed = {} if (story.opening, told) == self._opening else opening
         known = 0
         for (record, _, _), other in zip(self._turns, story.turns, strict=False):
             if record is not other:
                 break
             known += 1
         del self._turns[known:]
-        for i, record in enumerate(story.turns[known:], known + 1):
-            at = place if i == len(story.turns) else None  # an earlier one, of a moment that is gone
-            self._turns.append((record, at, _packed(_turn(story, record, at))))
-        told = next((r.messages for r in story.turns if r.messages is not None), len(story.messages)) > 0
-        if self._opening is None or not story.turns or self._opening[:2] != (story.opening, told):
-            at = START if story.turns else place
-            note = {"fucina": KIND, "version": VERSION, "opening": story.opening, "told": told, "at": at}
-            self._opening = story.opening, told, _packed(note)
-        notes = [self._opening[2], *(note for _, _, note in self._turns)]
-        if not self._turns or self._turns[-1][1] == place:
-            return notes
-        return [*notes, _packed({"place": place})]
+        for i, record in enumerate(story.turns[known:], known):
+            at = place if i == len(story.turns) - 1 else None  # an earlier one is of a moment that is gone
+            note = {**_turn(story, record), "at": at, **({} if i else changed)}
+            self._turns.append((record, at, _packed(note)))
+        notes = [self._first, *(note for _, _, note in self._turns)]
+        if self._turns:
+            return notes if self._turns[-1][1] == place else [*notes, _packed({"at": place})]
+        return notes if place == START and not changed else [*notes, _packed({"at": place, **changed})]
 
     @classmethod
     def read(cls, raw: Sequence[bytes], tokens: Sequence[int]) -> tuple[Notes, Story, SamplerState | None]:
@@ -86,7 +95,13 @@ class Notes:
         NotASavedConversation : the notes are no conversation's.
         """
         try:
-            return cls._read([json.loads(note) for note in raw], raw, list(tokens))
+            notes = [json.loads(note) for note in raw]
+            kind = notes[0].get("fucina") if notes else "text"
+            if kind != KIND:
+                raise NotASavedConversation(f"it holds {len(tokens)} tokens of a {kind}, and no conversation")
+            if notes[0]["version"] != VERSION:
+                raise NotASavedConversation(f"its notes are of version {notes[0]['version']}, expected {VERSION}")
+            return cls._read(notes, raw, list(tokens))
         except (FucinaError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, NotASavedConversation):
                 raise
@@ -96,27 +111,17 @@ class Notes:
     def _read(
         cls, notes: list[Any], raw: Sequence[bytes], tokens: list[int]
     ) -> tuple[Notes, Story, SamplerState | None]:
-        if not notes or not isinstance(notes[0], dict) or notes[0].get("fucina") != KIND:
-            kind = notes[0].get("fucina") if notes and isinstance(notes[0], dict) else None
-            raise NotASavedConversation(
-                f"it holds {len(tokens)} tokens of {'a ' + str(kind) if kind else 'some text'} and no conversation"
-            )
-        if notes[0]["version"] != VERSION:
-            raise NotASavedConversation(f"its notes are of version {notes[0]['version']}, expected {VERSION}")
-        first, self = notes[0], cls()
-        opening: list[Message] = list(check_messages(first["opening"]))
-        self._opening = opening, bool(first["told"]), raw[0]
-        story = Story(opening, [], list(opening) if first["told"] else [])
-        begun = _place(first["at"])
-        best = (story, begun, 0) if _is_at(begun, tokens) else (Story(opening, [], list(opening)), START, 0)
-        for note, bytes_ in zip(notes[1:], raw[1:], strict=True):
-            if "place" in note:
-                at: Place | None = _place(note["place"])
-            else:
-                at = None if note["at"] is None else _place(note["at"])
+        self, story = cls(), _opened(notes[0])
+        self._first, self._opening = raw[0], (story.opening, bool(notes[0]["told"]))
+        best = Story(story.opening, [], list(story.opening)), START, 0
+        for note, packed in zip(notes[1:], raw[1:], strict=True):
+            at = None if note["at"] is None else _place(note["at"])
+            if "opening" in note:
+                story = _opened(note)
+            if "start" in note:
                 story = _with_turn(story, note)
-                self._turns.append((story.turns[-1], at, bytes_))
-            if at is not None and _is_at(at, tokens):
+                self._turns.append((story.turns[-1], at, packed))
+            if at is not None and at.agrees(tokens):
                 best = story, at, len(self._turns)
         story, place, count = best
         del self._turns[count:]
@@ -124,8 +129,13 @@ class Notes:
         return self, story, None if place.draws is None else SamplerState(*place.draws)
 
 
-def _turn(story: Story, record: TurnRecord, at: Place | None) -> dict[str, Any]:
-    note: dict[str, Any] = {"start": record.start, "prompt_end": record.prompt_end, "at": at}
+def _opened(note: Mapping[str, Any]) -> Story:
+    opening: list[Message] = list(check_messages(note["opening"]))
+    return Story(opening, [], list(opening) if note["told"] else [])
+
+
+def _turn(story: Story, record: TurnRecord) -> dict[str, Any]:
+    note: dict[str, Any] = {"start": record.start, "prompt_end": record.prompt_end}
     if record.messages is not None:
         user, reply = story.messages[record.messages : record.messages + 2]
         note |= {"user": user, "reply": reply["content"]}
@@ -143,10 +153,8 @@ def _with_turn(story: Story, note: Mapping[str, Any]) -> Story:
         messages += check_messages([note["user"], {"role": "assistant", "content": note["reply"]}])
     start = checks.integer("start", note["start"], 0)
     prompt_end = checks.integer("prompt_end", note["prompt_end"], start)
-    record = TurnRecord(
-        start, prompt_end, known, None if grammar is None else Grammar(grammar["kind"], grammar["program"])
-    )
-    return story._replace(messages=messages, turns=(*story.turns, record))
+    compiled = None if grammar is None else Grammar(grammar["kind"], grammar["program"])
+    return story._replace(messages=messages, turns=(*story.turns, TurnRecord(start, prompt_end, known, compiled)))
 
 
 def _place(value: Sequence[Any]) -> Place:
@@ -155,11 +163,6 @@ def _place(value: Sequence[Any]) -> Place:
         seed, position = draws
         draws = (checks.integer("seed", seed, 0), checks.integer("position", position, 0))
     return Place(checks.integer("end", end, 0), check, draws, bool(complete))
-
-
-def _is_at(place: Place, tokens: Sequence[int]) -> bool:
-    """Whether a text has been at a place that it may have gone on from."""
-    return place.end <= len(tokens) and checksum(tokens[: place.end]) == place.check
 
 
 def _packed(note: dict[str, Any]) -> bytes:

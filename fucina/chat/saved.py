@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from .. import checks
 from ..engine.stream import rewind_point
 from ..errors import ContextFull, InvalidOption, NotASavedConversation, SystemMismatch
+from ..sampling.sampler import SamplerState
 from ..saving import SaveFile
 from .notes import Notes
 from .token_conversation import TokenConversation
@@ -121,8 +122,8 @@ class SavedConversation(TokenConversation):
             saving.file.close()
             raise
         self._saving = saving
-        if saving.fresh:  # what opens it comes first, so that it outlasts all that is written over turns later
-            self._save()
+        if saving.fresh:
+            saving.make(self)
 
 
 class Saving:
@@ -188,6 +189,13 @@ class Saving:
                 f"{len(story.tokens)} tokens, and what came later is lost"
             )
         self._written = list(story.tokens), self._notes.of(story, c.sampler.state()), c.prefix_rows
+
+    def make(self, c: TokenConversation) -> None:
+        """Begin the file: what opens the conversation comes first, so that nothing is ever written over it."""
+        if c.cache.len and not c.prefix_rows:
+            begun = self._notes.of(c._story._replace(tokens=[], turns=(), complete=True), SamplerState(0, 0))
+            self.file.write(c.model.new_cache(1), [], 0, begun)
+        self.write(c)
 
     def write(self, c: TokenConversation) -> None:
         """Let the file hold the conversation, if it does not yet."""

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
-import stat
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ..errors import FucinaError, InvalidOption, KvFileError, KvFileInvalid, KvFileLocked
+from ..errors import FucinaError, InvalidOption
 from . import common, text
+from .cache_files import Found, find, inspected, remove
 
 if TYPE_CHECKING:
-    from ..cache.persist import Header, Inspection
+    from ..cache.persist import Inspection
     from ..gguf import GgufFile
 
 DAY = 24 * 60 * 60
-
-
-class Found(NamedTuple):
-    """A file of ours.  header : None if it is damaged or empty; `why` tells."""
-
-    path: Path
-    info: os.stat_result
-    header: Header | None
-    why: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,72 +55,6 @@ def run(args: argparse.Namespace) -> int:
     if args.action != "show" and (args.text or args.model):
         raise InvalidOption("--text and --model belong to show")
     return {"list": _list, "show": _show, "verify": _verify, "prune": _prune}[args.action](args)
-
-
-# --- finding files ------------------------------------------------------------------------------------------------
-
-
-def find(path: Path) -> tuple[list[Found], int]:
-    """Our files in a folder, or the one file; and how many other files there are.
-
-    Ours are regular files with our suffix that begin as our formats do.  Links are not followed.
-
-    Raises
-    ------
-    InvalidOption : there is neither a folder nor a file.
-    """
-    if path.is_dir():
-        try:
-            names = sorted(os.listdir(path))
-        except OSError as error:
-            raise InvalidOption(f"{path}: {error.strerror}") from None
-        paths = [path / name for name in names]
-        found = [f for p in paths if p.suffix == common.SUFFIX and (f := _look(p)) is not None]
-        return found, sum(not p.is_dir() for p in paths) - len(found)
-    if not path.is_file():
-        raise InvalidOption(f"{path}: there is no such folder or file")
-    one = _look(path)
-    if one is None:
-        raise InvalidOption(f"{path}: is no file of stored rows")
-    return [one], 0
-
-
-def _look(path: Path) -> Found | None:
-    """What a file says about itself, or None if it is not ours."""
-    from ..cache.persist import read_header
-    from ..cache.persist.header import MAGIC
-
-    try:
-        info = os.lstat(path)
-        if not stat.S_ISREG(info.st_mode):
-            return None
-        with path.open("rb") as file:
-            begin = file.read(8)
-    except OSError:
-        return None
-    if begin not in MAGIC.values():
-        return None
-    try:
-        return Found(path, info, read_header(path), "")
-    except (KvFileInvalid, KvFileError) as error:
-        return Found(path, info, None, _reason(path, error))
-
-
-def _inspected(found: Found, rows: bool) -> tuple[Inspection | None, str]:
-    """All of a file, and what is wrong with it; None for the first if it cannot be read."""
-    from ..cache.persist import inspect
-
-    if found.header is None:
-        return None, found.why
-    try:
-        inspection = inspect(found.path, rows=rows)
-    except (KvFileInvalid, KvFileError) as error:
-        return None, _reason(found.path, error)
-    return inspection, inspection.why
-
-
-def _reason(path: Path, error: Exception) -> str:
-    return str(error).removeprefix(f"{path}: ")
 
 
 # --- list and show --------------------------------------------------------------------------------------------------
@@ -202,7 +126,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _shown(found: Found, with_text: bool, model: GgufFile | None) -> dict[str, Any]:
     document = _described(found)
-    inspection, why = _inspected(found, rows=False)
+    inspection, why = inspected(found, rows=False)
     if inspection is None:
         return {**document, "damaged": why}
     document |= {"tokens": len(inspection.tokens), "tokens_without_rows": _without_rows(inspection)}
@@ -269,7 +193,7 @@ def _verify(args: argparse.Namespace) -> int:
     found, others = find(args.path)
     documents = []
     for f in found:
-        inspection, why = _inspected(f, rows=True)
+        inspection, why = inspected(f, rows=True)
         document = {"file": str(f.path), "bytes": f.info.st_size, "damaged": why or None}
         if inspection is not None:
             document |= {"positions": inspection.rows, "checks": inspection.header.version > 2}
@@ -298,7 +222,7 @@ def _prune(args: argparse.Namespace) -> int:
     for f in found:
         if days is not None and now - f.info.st_mtime > days * DAY:
             reasons[f.path] = f"not written for {(now - f.info.st_mtime) / DAY:.1f} days"
-        elif args.damaged and (why := _inspected(f, rows=True)[1]):
+        elif args.damaged and (why := inspected(f, rows=True)[1]):
             reasons[f.path] = f"damaged: {why}"
     left = sum(f.info.st_size for f in found if f.path not in reasons)
     for f in sorted(found, key=lambda f: f.info.st_mtime):
@@ -330,31 +254,6 @@ def _prune(args: argparse.Namespace) -> int:
             f"{_count(len(removed))} {'to remove' if args.dry_run else 'removed'}, {text.megabytes(size)}; {kept} left"
         )
     return 1 if failed else 0
-
-
-def remove(found: Found) -> None:
-    """Remove a file that nobody has open to write.
-
-    Raises
-    ------
-    KvFileLocked : somebody has it.  KvFileError : it is not the file that was looked at any more, or cannot be removed.
-    """
-    from ..cache.persist.files import open_to_write
-
-    file = open_to_write(found.path)  # holds the lock
-    try:
-        now = os.lstat(found.path)
-        if not os.path.samestat(now, found.info) or now.st_mtime_ns != found.info.st_mtime_ns:
-            raise KvFileLocked(f"{found.path}: was written in the meantime")
-        if os.name == "nt":  # no open file can be removed there
-            file.close()
-        found.path.unlink()
-    except OSError as error:
-        if isinstance(error, FucinaError):
-            raise
-        raise KvFileError(f"{found.path}: cannot be removed: {error.strerror}") from None
-    finally:
-        file.close()
 
 
 def _count(n: int) -> str:

@@ -100,13 +100,15 @@ def _own_file(model: Model) -> Path:
     """The file of a model's conversation for whoever names none; its folder is for this user's eyes alone."""
     from .. import hub
 
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.path.stem).lstrip(".")[:60]
     folder = hub.models_folder().parent / "chats"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise KvFileError(f"{folder}: cannot be made: {error.strerror}") from None
-    return folder / f"{stem or 'model'}-{model.fingerprint.hex()[:16]}{common.SUFFIX}"
+    end = f"-{model.fingerprint.hex()[:16]}{common.SUFFIX}"
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.path.stem).strip("._")[:60]
+    known = sorted(folder.glob(f"*{end}"))  # under the name that the model's file had then
+    return known[0] if known else folder / f"{stem or 'model'}{end}"
 
 
 def _tell_saved(conversation: Conversation, choose_seed: bool) -> None:
