@@ -11,7 +11,7 @@ import pytest
 from fucina.cache import KvFile
 from fucina.cache.persist import read_tokens
 from fucina.cache.pool import SlotPool
-from fucina.cache.pool.pool import scope_of
+from fucina.cache.pool.scope import scope_of
 from fucina.errors import KvFileError
 from tests.interrupts import every_interrupt
 from tests.pool_kit import VOCAB, ToyModel, check, check_disk, files, serve, take

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..parts import Layout
-from ..rows import bytes_by_area, row_bytes
+from ..rows import bytes_by_area, pack_rows, recurrent_at, row_bytes
 from .tree import BLOCK, ENTRY_BYTES, NODE_BYTES, TOKEN, Entry, Node, PrefixTree, Usage, path_of
+
+if TYPE_CHECKING:
+    from ..state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +242,14 @@ def _rows(offer: Offer, first: int, last: int) -> np.ndarray:
     """Rows [first, last) of one block: an array of its own memory."""
     start, rows = offer.blocks[first // BLOCK]
     return rows if (first, last) == (start, start + len(rows)) else rows[first - start : last - start].copy()
+
+
+def offer_of(state: State, need: Need, length: int, low: tuple[int, ...]) -> Offer:
+    """Rows of a state, from the first that is needed, per block."""
+    blocks, at = {}, need.base
+    while at < length:
+        stop = min(length, at - at % BLOCK + BLOCK)
+        blocks[at // BLOCK] = at, pack_rows(state, at, stop)
+        at = stop
+    banks = {mark: bank for mark in need.marks if (bank := recurrent_at(state, mark)) is not None}
+    return Offer(need.base, length, blocks, low, banks)
