@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..parts import Layout
+from ..record import CHECKPOINTS
 from ..rows import bytes_by_area, pack_rows, recurrent_at, row_bytes
 from .tree import BLOCK, ENTRY_BYTES, NODE_BYTES, TOKEN, Entry, Node, PrefixTree, Usage, path_of
 
@@ -182,6 +183,7 @@ class RowStore:
             old = passed.entry
             if old is not None and not old.kept and old.length > longest_kept:
                 self._drop(old)
+        self._thin(nodes)
         return True
 
     def _fill(self, node: Node, offer: Offer) -> None:
@@ -192,6 +194,17 @@ class RowStore:
                 columns = self._columns[area]
                 node.rows[first - node.start : last - node.start, columns] = _rows(offer, first, last)[:, columns]
                 node.low = (*node.low[:area], first, *node.low[area + 1 :])
+
+    def _thin(self, nodes: Sequence[Node]) -> None:
+        """Drop recurrent parts of a long text but for the latest places: each turn brings some, and they are large.
+
+        Where texts end or branch they stay.
+        """
+        between = [n for n in nodes if n.bank is not None and n.entry is None and len(n.children) < 2]
+        for node in between[:-CHECKPOINTS]:
+            assert node.bank is not None
+            self.usage.bytes -= node.bank.nbytes
+            node.bank = None
 
     # --- the order of use ---------------------------------------------------------------------------------------------
 
