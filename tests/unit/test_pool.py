@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fucina.cache.pool import SlotPool
+from fucina.cache.pool.tree import path_of_text
+from fucina.engine import common_prefix
 from fucina.errors import (
     EmptyInput,
     InvalidOption,
@@ -239,6 +243,27 @@ def test_what_is_wrong_is_refused_and_changes_nothing():
     assert pool.stats().bytes == 0
 
 
+@given(st.data())
+@settings(max_examples=60)
+def test_what_is_found_is_the_longest_common_prefix_with_any_text(data):
+    """An oracle that keeps lists: of all texts of the tenant, the one that shares most, less the last token."""
+    pool, stored = SlotPool(ToyModel(KINDS["full"])), {"a": [], "b": []}
+    pieces = st.sampled_from([[1], [2], [1, 2], [3] * 63, [3] * 64, [4] * 65, [1, 1, 2] * 20])
+    for _ in range(data.draw(st.integers(1, 8))):
+        tenant = data.draw(st.sampled_from("ab"))
+        ids = [t for piece in data.draw(st.lists(pieces, min_size=1, max_size=5)) for t in piece]
+        right = max((common_prefix(ids, other) for other in stored[tenant]), default=0)
+        with take(pool, ids, tenant=tenant) as slot:
+            assert slot.shared == right
+            assert slot.cached == min(right, len(ids) - 1)
+            extend(slot.state, ids)
+            rows = data.draw(st.integers(0, len(ids)))
+            slot.state.truncate(rows)
+            slot.release(ids)
+            stored[tenant].append(ids[:rows])
+        check(pool)
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
@@ -313,3 +338,24 @@ def test_a_text_that_diverges_is_copied_from_and_stays():
     check(pool)
     assert pool.stats().entries == 2
     assert take(pool, [*chat, 1]).cached == 100
+
+
+def test_recurrent_parts_of_a_long_chat_do_not_pile_up():
+    """Two places per turn; the latest four stay, and those where texts end or branch."""
+    pool, system = SlotPool(ToyModel(KINDS["recurrent"])), text(20)
+    state = pool.model.new_cache()
+    extend(state, system)
+    pool.store(state, system)
+    chat = [*system, *text(5)]
+    for _ in range(12):
+        serve(pool, chat, reply := text(6))
+        chat += [*reply[:-1], *text(7)]
+    check(pool)
+    (tree,) = pool._rows._trees.values()
+    path, _ = tree.walk(path_of_text(chat))
+    places = [node.end for node in path if node.bank is not None]
+    assert places[0] == 20
+    assert len(places) == 1 + 4 + 1
+    assert places[-1] == len(chat) - 7
+    assert serve(pool, [*system, 3]) == 20
+    assert serve(pool, chat) == len(chat) - 7

@@ -13,7 +13,7 @@ import fucina.cache
 from fucina.cache.pool import SlotPool
 from fucina.errors import SlotReleased
 from tests.interrupts import every_interrupt
-from tests.pool_kit import VOCAB, ToyModel, check, serve, take
+from tests.pool_kit import VOCAB, ToyModel, check, check_disk, serve, take
 from tests.state_models import KINDS, check_claims, extend
 
 CACHE = Path(fucina.cache.__file__).parent
@@ -40,18 +40,19 @@ def _race(workers: int, work) -> None:
         raise errors[0]
 
 
+@pytest.mark.parametrize("disk", [None, 60_000, 1 << 30])
 @pytest.mark.parametrize("budget", [0, 8_000, 60_000, 1 << 30])
-def test_threads_find_their_own_rows_only(budget):
-    """Unique markers and shared beginnings, tiny budgets, many evictions (CASES E6)."""
+def test_threads_find_their_own_rows_only(tmp_path, budget, disk):
+    """Unique markers and shared beginnings, tiny budgets, many evictions, files (CASES E6)."""
     model = ToyModel()
-    pool = SlotPool(model, memory=budget)
+    pool = SlotPool(model, budget, None if disk is None else tmp_path, disk or 0)
     system = [int(t) for t in np.random.default_rng(1).integers(0, VOCAB, 70)]
 
     def work(i: int) -> None:
         random = np.random.default_rng(i)
         tenant = "ab"[i % 2]
         chat = [*system, i]
-        for _ in range(40):
+        for _ in range(20):
             slot = take(pool, chat, tenant=tenant)
             extend(slot.state, chat)
             if random.random() < 0.3:
@@ -66,9 +67,11 @@ def test_threads_find_their_own_rows_only(budget):
 
     _race(8, work)
     check(pool)
+    if disk is not None:
+        check_disk(pool)
     stats = pool.stats()
     assert stats.in_use == 0
-    assert stats.requests == 8 * 40
+    assert stats.requests == 8 * 20
 
 
 def test_two_threads_cannot_both_give_a_slot_back():

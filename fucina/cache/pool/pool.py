@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import weakref
@@ -12,14 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ... import checks
-from ...errors import EmptyInput, InvalidOption, InvalidPrefix, KvCacheOverflow, PoolClosed
+from ...errors import EmptyInput, InvalidPrefix, KvCacheOverflow, PoolClosed
 from ...interrupts import HoldInterrupts
-from ..rows import append_rows, held_from, pack_rows, recurrent_at, recurrent_positions
+from ..rows import append_rows, held_from, recurrent_positions
 from .disk import DiskTier
+from .scope import scope_of
 from .slot import Slot
 from .stats import PoolStats
-from .store import Need, Offer, RowStore
-from .tree import BLOCK, TOKEN, path_of_text
+from .store import RowStore, offer_of
+from .tree import TOKEN, path_of_text
 
 if TYPE_CHECKING:
     from ...engine import Engine
@@ -190,7 +190,7 @@ class SlotPool:
             with HoldInterrupts(), self._lock:
                 self._check_open()
                 need = self._rows.need(scope, path, low, marks)
-            offer = _offer(state, need, length, low)
+            offer = offer_of(state, need, length, low)
             with HoldInterrupts(), self._lock:
                 large = not self._rows.fits(offer)
                 done = large or length == 0 or self._rows.put(scope, path, offer, slot is None, longest_kept)
@@ -253,31 +253,3 @@ class SlotPool:
     def _check_open(self) -> None:
         if self._closed:
             raise PoolClosed("this pool was closed; expected a new SlotPool")
-
-
-def scope_of(tenant: str, selection: str = "", prefix_rows: int = 0) -> bytes:
-    """32 bytes that are equal for requests which may share rows, and for no others.
-
-    Raises
-    ------
-    InvalidOption : tenant or selection are no text.  InvalidPrefix : prefix_rows is no count.
-    """
-    digest = hashlib.sha256(b"fucina slot pool")
-    for name, text in (("tenant", tenant), ("selection", selection)):
-        if not isinstance(text, str):
-            raise InvalidOption(f"{name} must be a text, got {type(text).__name__}")
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(f"|{name}:{len(data)}:".encode() + data)  # tagged, and with its length: no two fields can collide
-    digest.update(f"|{checks.integer('prefix_rows', prefix_rows, 0, error=InvalidPrefix)}".encode())
-    return digest.digest()
-
-
-def _offer(state: State, need: Need, length: int, low: tuple[int, ...]) -> Offer:
-    """Rows of a state, from the first that is needed, per block."""
-    blocks, at = {}, need.base
-    while at < length:
-        stop = min(length, at - at % BLOCK + BLOCK)
-        blocks[at // BLOCK] = at, pack_rows(state, at, stop)
-        at = stop
-    banks = {mark: bank for mark in need.marks if (bank := recurrent_at(state, mark)) is not None}
-    return Offer(need.base, length, blocks, low, banks)

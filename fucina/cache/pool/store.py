@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..parts import Layout
-from ..rows import bytes_by_area, row_bytes
+from ..record import CHECKPOINTS
+from ..rows import bytes_by_area, pack_rows, recurrent_at, row_bytes
 from .tree import BLOCK, ENTRY_BYTES, NODE_BYTES, TOKEN, Entry, Node, PrefixTree, Usage, path_of
+
+if TYPE_CHECKING:
+    from ..state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,7 @@ class RowStore:
             old = passed.entry
             if old is not None and not old.kept and old.length > longest_kept:
                 self._drop(old)
+        self._thin(nodes)
         return True
 
     def _fill(self, node: Node, offer: Offer) -> None:
@@ -188,6 +194,17 @@ class RowStore:
                 columns = self._columns[area]
                 node.rows[first - node.start : last - node.start, columns] = _rows(offer, first, last)[:, columns]
                 node.low = (*node.low[:area], first, *node.low[area + 1 :])
+
+    def _thin(self, nodes: Sequence[Node]) -> None:
+        """Drop recurrent parts of a long text but for the latest places: each turn brings some, and they are large.
+
+        Where texts end or branch they stay.
+        """
+        between = [n for n in nodes if n.bank is not None and n.entry is None and len(n.children) < 2]
+        for node in between[:-CHECKPOINTS]:
+            assert node.bank is not None
+            self.usage.bytes -= node.bank.nbytes
+            node.bank = None
 
     # --- the order of use ---------------------------------------------------------------------------------------------
 
@@ -238,3 +255,14 @@ def _rows(offer: Offer, first: int, last: int) -> np.ndarray:
     """Rows [first, last) of one block: an array of its own memory."""
     start, rows = offer.blocks[first // BLOCK]
     return rows if (first, last) == (start, start + len(rows)) else rows[first - start : last - start].copy()
+
+
+def offer_of(state: State, need: Need, length: int, low: tuple[int, ...]) -> Offer:
+    """Rows of a state, from the first that is needed, per block."""
+    blocks, at = {}, need.base
+    while at < length:
+        stop = min(length, at - at % BLOCK + BLOCK)
+        blocks[at // BLOCK] = at, pack_rows(state, at, stop)
+        at = stop
+    banks = {mark: bank for mark in need.marks if (bank := recurrent_at(state, mark)) is not None}
+    return Offer(need.base, length, blocks, low, banks)
