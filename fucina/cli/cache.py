@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import FucinaError, InvalidOption
 from . import common, text
 from .cache_files import Found, find, inspected, remove
+from .save import SUFFIX
 
 if TYPE_CHECKING:
     from ..cache.persist import Inspection
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit code 1 if one is damaged.  prune: remove files, without a question",
     )
     parser.add_argument(
-        "path", type=Path, help=f"a folder, whose {common.SUFFIX} files are meant and no others; or one such file"
+        "path", type=Path, help=f"a folder, whose {SUFFIX} files are meant and no others; or one such file"
     )
     show = parser.add_argument_group("show")
     show.add_argument(
@@ -163,15 +164,14 @@ def _open_model(name: str) -> GgufFile:
 
 
 def _text_of(found: Found, inspection: Inspection, model: GgufFile) -> str:
-    from ..gguf.fingerprint import fingerprint
     from ..tokenizers import load_tokenizer
 
-    own = fingerprint(model)
-    if inspection.header.fingerprint not in (b"", own):
+    tokenizer, stored = load_tokenizer(model.metadata), inspection.header.tokenizer
+    if any(stored) and stored != tokenizer.fingerprint:
         raise InvalidOption(
-            f"{found.path}: is of another model: {inspection.header.fingerprint.hex()}, and --model is {own.hex()}"
+            f"{found.path}: is of another tokenizer: {stored.hex()}, and --model has {tokenizer.fingerprint.hex()}"
         )
-    return load_tokenizer(model.metadata).decode(inspection.tokens)
+    return tokenizer.decode(inspection.tokens)
 
 
 def _lines(document: dict[str, Any]) -> list[str]:

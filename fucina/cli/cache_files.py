@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import FucinaError, InvalidOption, KvFileError, KvFileInvalid, KvFileLocked
-from . import common
+from .save import SUFFIX
 
 if TYPE_CHECKING:
     from ..cache.persist import Header, Inspection
@@ -38,7 +38,7 @@ def find(path: Path) -> tuple[list[Found], int]:
         except OSError as error:
             raise InvalidOption(f"{path}: {error.strerror}") from None
         paths = [path / name for name in names]
-        found = [f for p in paths if p.suffix == common.SUFFIX and (f := _look(p)) is not None]
+        found = [f for p in paths if p.suffix == SUFFIX and (f := _look(p)) is not None]
         return found, sum(not p.is_dir() for p in paths) - len(found)
     if not path.is_file():
         raise InvalidOption(f"{path}: there is no such folder or file")

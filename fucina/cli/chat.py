@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import defaults
-from ..errors import KvFileError
-from . import common, replies, text
+from . import common, replies, save, text
 
 if TYPE_CHECKING:
     from ..chat import Conversation
-    from ..model import Model
     from ..sampling.recommended import Recommended
 
 FORMATS = ("chatml", "llama3", "gemma", "gemma4")
@@ -38,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop-circles", action="store_true", help="end a reply that repeats itself (default: report it and go on)"
     )
     common.add_max_tokens(parser, defaults.REPLY_TOKENS)
-    common.add_save(
+    save.add_option(
         parser,
         "keep the conversation in a file, and go on with it the next time (without a name: one file per model, in the "
         "folder `chats` beside the models); /save of the terminal writes JSON to read",
@@ -62,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     speculation, references = common.spec_options(args)
     grammar = common.grammar_option(args)
     if args.save:
-        common.check_save(args.save)
+        save.check(args.save)
     sampling = common.sampling_options(args, _look_into(args), choose_seed=args.save is None)
     model = common.load_model(args)
-    save = None if args.save is None else Path(args.save) if args.save else _own_file(model)
+    kept = None if args.save is None else Path(args.save) if args.save else save.own_file(model)
     try:
         with Conversation(
             model,
@@ -77,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
             grammar=grammar,
             speculation=speculation,
             references=references,
-            save=save,
+            save=kept,
             **sampling,
         ) as conversation:
-            if save is not None:
-                _tell_saved(conversation, args.seed is None)
+            if kept is not None:
+                save.tell_saved(conversation, args.seed is None)
             if args.message or args.json:
                 messages = args.message or [line for line in text.read_lines() if line]
                 status = _answer(conversation, messages, str(model.path), args)
@@ -94,36 +90,6 @@ def run(args: argparse.Namespace) -> int:
             return status
     finally:
         model.close()
-
-
-def _own_file(model: Model) -> Path:
-    """The file of a model's conversation for whoever names none; its folder is for this user's eyes alone."""
-    from .. import hub
-
-    folder = hub.models_folder().parent / "chats"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise KvFileError(f"{folder}: cannot be made: {error.strerror}") from None
-    end = f"-{model.fingerprint.hex()[:16]}{common.SUFFIX}"
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.path.stem).strip("._")[:60]
-    known = sorted(folder.glob(f"*{end}"))  # under the name that the model's file had then
-    return known[0] if known else folder / f"{stem or 'model'}{end}"
-
-
-def _tell_saved(conversation: Conversation, choose_seed: bool) -> None:
-    """Say what the file held; a conversation that begins there gets a seed, if it draws and has none."""
-    c = conversation
-    if c.history or c.sampler.rng.position:
-        turns = sum(message["role"] == "user" for message in c.messages)
-        known = f"{turns} message{'' if turns == 1 else 's'}, {c.restored} of {len(c.history)} tokens restored"
-        text.tell(f"goes on from {c.save_path}: {known}; /reset forgets them")
-    else:
-        if choose_seed and not c.sampler.options.greedy:
-            c.sampler.options = replace(c.sampler.options, seed=common.random_seed())
-            c.sampler.reset()
-            text.tell(f"seed {c.sampler.options.seed}")
-        text.tell(f"kept in {c.save_path}")
 
 
 def _look_into(args: argparse.Namespace) -> Recommended | None:

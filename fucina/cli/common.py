@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ..sampling import Grammar
     from ..sampling.recommended import Recommended
 
-SUFFIX = ".fuxkv"
-"""Of files that hold a text with its rows."""
-
 SAMPLING = (
     "temperature",
     "top_k",
@@ -279,26 +276,6 @@ def sampling_options(
 def random_seed() -> int:
     """A seed for whoever gave none."""
     return secrets.randbits(32)
-
-
-def add_save(parser: argparse.ArgumentParser, help: str, **more: Any) -> None:
-    """Add --save."""
-    parser.add_argument("--save", metavar=f"FILE{SUFFIX}", help=help, **more)
-
-
-def check_save(name: str) -> Path:
-    """The path that --save names.
-
-    Raises
-    ------
-    InvalidOption
-        It does not end with .fuxkv: then it is a message, or a file of another kind, rather than such a file.
-    """
-    if Path(name).suffix != SUFFIX:
-        raise InvalidOption(
-            f"--save {name!r}: expected the name of a {SUFFIX} file (a text goes before --save, or after --)"
-        )
-    return Path(name)
 
 
 def describe(result: Generation, finish_reason: str | None = None) -> dict[str, Any]:

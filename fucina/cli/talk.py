@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
 from ..replacing import replacing
 from . import common, replies
+from .save import SUFFIX
 from .text import read_lines, show, tell
 
 if TYPE_CHECKING:
@@ -153,10 +154,8 @@ class _Terminal:
         if not text:
             self.refuse("/save needs the name of a file")
             return
-        if text.endswith(common.SUFFIX):
-            self.refuse(
-                f"/save writes JSON, and {common.SUFFIX} files are those of `fucina chat --save`; choose another name"
-            )
+        if text.endswith(SUFFIX):
+            self.refuse(f"/save writes JSON, and {SUFFIX} files are those of `fucina chat --save`; choose another name")
             return
         try:
             save(self.conversation, Path(text).expanduser())

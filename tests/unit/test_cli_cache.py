@@ -168,7 +168,7 @@ def test_show(cli, folder, path):
     status, _, err = cli("cache", "show", folder / "text.fuxkv", "--text")
     assert status == 2 and "--model" in err
     status, _, err = cli("cache", "show", folder / "other.fuxkv", "--text", "--model", path)
-    assert status == 2 and "another model" in err
+    assert status == 2 and "another tokenizer" in err
     assert cli("cache", "show", folder)[0] in (0, 1)
 
 

@@ -178,7 +178,8 @@ class KvFile:
                 index, restored = restore(file, content.header, wanted, state)
             except OSError as error:
                 raise named(self.path, "cannot be read", error) from None
-            if whole := len(index) == len(wanted):
+            whole = len(index) == len(wanted)
+            if limit is not None and whole:
                 index = content.index
             self._content = replace(content, index=index, clean=content.clean and whole, owner=ref(state))
             if limit is None:
@@ -237,12 +238,8 @@ class KvFile:
         rows = kept(content.index, state, tokens)
         clean = content.clean and rows == len(content.index)
         content = replace(content, index=content.index.cut(rows), clean=False, owner=ref(state))
-        # From here on the disk may hold other records after these, however this ends.  So what is cut stops to count
-        # before anything is written over it: else a part of the new records could pass for the end of the old ones.
+        # From here on the disk may hold other records after these, however this ends.
         self._content = content
-        if not clean and content.header is not None:
-            written += self._count(file, header, content)
-            content = self._content
         writer = Writer(file, header, content.index, written)
         if notes is not None:
             writer.cut_notes(notes)
@@ -253,22 +250,16 @@ class KvFile:
         if clean and not writer.written:
             self._content = replace(content, clean=True)
             return 0
-        written = writer.written + self._count(file, header, replace(content, index=writer.index))
-        self._content = replace(self._content, clean=True)
+        if self._fsync:
+            file.sync()
+        counter = headers.Counter(content.sequence + 1, writer.index.end, len(writer.index))
+        written = writer.written + headers.write_counter(file, header, counter)
+        if self._fsync:
+            file.sync()
+        self._content = replace(content, index=writer.index, sequence=counter.sequence, clean=True)
         self.why = ""
-        if file.size() > writer.index.end:  # of a turn that was undone nothing stays on the disk
-            file.truncate(writer.index.end)
-        return written
-
-    def _count(self, file: Storage, header: Header, content: _Content) -> int:
-        """Let the counter on the disk say what the index does; returns the bytes written."""
-        if self._fsync:
-            file.sync()
-        counter = headers.Counter(content.sequence + 1, content.index.end, len(content.index))
-        written = headers.write_counter(file, header, counter)
-        if self._fsync:
-            file.sync()
-        self._content = replace(content, sequence=counter.sequence)
+        if file.size() > counter.end:  # of a turn that was undone nothing stays on the disk
+            file.truncate(counter.end)
         return written
 
     def _begin(self, file: Storage, prefix_rows: int) -> tuple[Header, int]:

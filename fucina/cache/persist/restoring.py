@@ -60,6 +60,8 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
     pending = index.pending()
     if pending is not None and rows == len(index):
         tokens.append(pending)
+    if not len(index) and not index.events:
+        why = why or "the file holds no rows"
     if rows < len(index) and not why:
         why = f"a pass after {len(index)} positions needs rows or recurrent parts that the file does not hold"
     return whole, Restored(tokens, prefix, index.notes(rows), len(index) - rows, why)

@@ -170,7 +170,7 @@ def load(
     return Loaded(state, restored.tokens, restored.prefix_rows, restored.notes) if state.len else None
 
 
-def _restore(file: DiskFile, header: Header, state: State, limit: int | None) -> Restored:
+def _restore(file: DiskFile, header: Header, state: State, limit: int | None = None) -> Restored:
     if header.version < 3:
         restored = plain.load(file, header, state)
         if limit is not None and len(restored.tokens) > limit:
