@@ -164,7 +164,9 @@ class Worker:
                     return
             try:
                 self._round()
-            except BaseException as error:  # a fault of ours: nobody may wait for ever, and the next request has a chance
+            except (
+                BaseException
+            ) as error:  # a fault of ours: nobody may wait for ever, and the next request has a chance
                 self._end_all(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _round(self) -> None:
@@ -207,14 +209,14 @@ class Worker:
             self._start(self._ready.pop(0))
         while self.busy < self.streams:
             with self._changed:
-                group = self._line.next()
-            if group is None:
+                asked = self._line.next()
+            if asked is None:
                 return
             running = None
-            while group and running is None:
-                running = self._start(group.pop(0))
-            if running is not None and group:
-                self._followers.append((running, group))
+            while asked and running is None:
+                running = self._start(asked.pop(0))
+            if running is not None and asked:
+                self._followers.append((running, asked))
 
     def _start(self, job: Job) -> Running | None:
         """Give a job a stream, and let it take part from the next pass on; what fails here fails alone."""
