@@ -101,7 +101,7 @@ class App:
 
     async def _http(self, request: Request, receive: Receive, send: Send) -> None:
         sender = Sender(send, self.rules.headers)
-        path = request.url.path
+        path = str(request.scope["path"])  # not of the URL, which the Host header is part of
         shape = anthropic_shape if "/messages" in path else openai_shape
         self._under_way += 1
         try:

@@ -52,14 +52,16 @@ class ThinkScanner:
     """
 
     def __init__(self, inside: bool = False) -> None:
-        self._place = "inside" if inside else "start"  # then "skip", "after"
+        self._place = "inside" if inside else "start"  # then "opened", "inside", "skip", "after"
         self._held = ""
 
     def push(self, text: str) -> Iterator[Piece]:
         """What is decided by more text."""
         self._held += text
         if self._place == "start":
-            yield from self._start()
+            self._start()
+        if self._place == "opened" and self._held:
+            self._held, self._place = self._held.removeprefix("\n"), "inside"
         if self._place == "inside":
             yield from self._inside()
         if self._place == "skip":
@@ -75,15 +77,14 @@ class ThinkScanner:
         if held and self._place != "skip":
             yield Reasoning(held) if self._place == "inside" else Text(held)
 
-    def _start(self) -> Iterator[Piece]:
+    def _start(self) -> None:
         body = self._held.lstrip()
         if body.startswith(OPEN_THINK):
-            self._held, self._place = body[len(OPEN_THINK) :].removeprefix("\n"), "inside"
+            self._held, self._place = body[len(OPEN_THINK) :], "opened"
         elif body.startswith(CLOSE_THINK):
             self._held, self._place = body[len(CLOSE_THINK) :], "skip"
         elif body and not OPEN_THINK.startswith(body) and not CLOSE_THINK.startswith(body):
             self._place = "after"
-        yield from ()
 
     def _inside(self) -> Iterator[Piece]:
         at = self._held.find(CLOSE_THINK)
