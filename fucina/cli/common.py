@@ -50,6 +50,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what `fucina.load` takes."""
     add_model_name(parser)
+    add_running_options(parser)
+
+
+def add_running_options(parser: argparse.ArgumentParser, context: str = "what the model was trained with") -> None:
+    """Add what `fucina.load` takes beside a name; `context` tells its default."""
     group = parser.add_argument_group("running the model")
     group.add_argument(
         "--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)"
@@ -59,7 +64,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--context",
         type=int,
         metavar="N",
-        help="longest text in tokens, prompt and reply together (what the model was trained with)",
+        help=f"longest text in tokens, prompt and reply together ({context})",
     )
     group.add_argument(
         "--cache-dtype", choices=("f16", "f32"), help="number format of the cache (f16; f32 for a model in f32)"
