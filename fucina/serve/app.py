@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,9 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import Dialect
 from .gate import Rules
-from .http import HungUp, Sender, answer, read_body
+from .http import HungUp, Sender, answer, logged, read_body
 from .metrics import KIND, Metrics
-from .problems import Problem, anthropic_shape, openai_shape, problem_of
+from .problems import Problem, anthropic_shape, openai_shape
 from .service import Service
 from .worker import Worker
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions)
 PREPARING = 2  # threads that read bodies, render templates and compile grammars
-
-log = logging.getLogger("fucina.serve")
 
 
 class App:
@@ -111,9 +108,7 @@ class App:
         except (HungUp, ClientDisconnect):
             pass
         except Exception as error:
-            problem = problem_of(error)
-            if problem.status == 500:
-                log.exception("a request to %s failed", path)
+            problem = logged(error)
             if sender.begun:
                 raise
             await sender.json(shape(problem), problem.status, problem.headers)
@@ -147,9 +142,7 @@ class App:
             except (HungUp, ClientDisconnect):
                 raise
             except Exception as error:
-                problem = problem_of(error)
-                if problem.status == 500:
-                    log.exception("a request to %s failed", path)
+                problem = logged(error)
                 await sender.json(dialect.error(problem), problem.status, problem.headers)
                 return
             await answer(dialect, ask, jobs, receive, sender)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.types import Receive, Send
 
 from .dialect import Dialect
 from .fields import parse_json
-from .jobs import Job
+from .jobs import Cancelled, Job
 from .parts import Ask, merged, whole
 from .problems import Problem, problem_of
 
@@ -21,6 +22,17 @@ MAX_BODY = 8 << 20
 READ_SECONDS = 60.0
 WRITE_SECONDS = 30.0
 EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+log = logging.getLogger("fucina.serve")
+
+
+def logged(error: Exception) -> Problem:
+    """What a client is told about an error; a fault of ours is logged."""
+    problem = problem_of(error)
+    if problem.status == 500 and not isinstance(error.__cause__, Cancelled):
+        log.error("a request failed", exc_info=error)
+    return problem
 
 
 class HungUp(Exception):
@@ -69,7 +81,7 @@ async def answer(dialect: Dialect[Any], ask: Ask, jobs: Sequence[Job], receive: 
                 choices = [await whole(job, ask.scan) for job in jobs]
                 body, status, more = dialect.whole(ask, choices), 200, {}
             except Exception as error:
-                problem = problem_of(error)
+                problem = logged(error)
                 body, status, more = dialect.error(problem), problem.status, problem.headers
             await send.json(body, status, more)
     finally:
@@ -90,7 +102,7 @@ async def _send_stream(dialect: Dialect[Any], ask: Ask, jobs: Sequence[Job], sen
     except (HungUp, ClientDisconnect, OSError):
         raise
     except Exception as error:
-        problem = problem_of(error)
+        problem = logged(error)
         if not begun:
             await send.json(dialect.error(problem), problem.status, problem.headers)
             return

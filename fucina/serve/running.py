@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..cache.pool import Slot, SlotPool
     from ..model import Model
 
+OPENING_ROWS = 32  # of a pass that computes a beginning which is to be stored at its end
 FLOOR = -9999.0
 """The logarithm of probabilities that are 0, or too small for a number: JSON has no infinity."""
 
@@ -44,6 +45,7 @@ class Running:
         self._row: np.ndarray | None = None
         room = model.context - len(request.ids) + 1  # the last token needs no row
         most = min(request.max_tokens, room)
+        self._model = model
         self._slot: Slot | None = pool.acquire(
             request.ids, tenant=request.tenant, capacity=min(model.context, len(request.ids) + most)
         )
@@ -61,6 +63,24 @@ class Running:
         except BaseException:
             self._slot.discard()
             raise
+        # A text that begins like this one is known, but its windows or recurrent parts were not stored at that place.
+        self._shared = self._slot.shared if self.stream.cached < self._slot.shared < len(request.ids) else 0
+
+    @property
+    def opening(self) -> bool:
+        """Whether the beginning of the prompt is to be computed and stored before the stream takes part in passes."""
+        return self._shared > 0
+
+    def open(self) -> None:
+        """Compute the next rows of that beginning; at its end, store it: the next request can go on from there."""
+        stream = self.stream
+        tokens = stream.tokens[stream.cached : min(stream.cached + OPENING_ROWS, self._shared)]
+        if tokens:
+            self._model.forward_rows([(stream.state, tokens, 0)])
+            stream.state.commit(len(tokens))
+        if stream.cached >= self._shared and self._slot is not None:
+            self._slot.store(stream.tokens[: self._shared])
+            self._shared = 0
 
     def flush(self) -> None:
         """Give out what was decided since the last time."""

@@ -180,6 +180,7 @@ class Worker:
         for running in self._running:
             if running.job.cancelled:
                 running.stream.cancel()
+        self._open_one()
         try:
             stats = self._scheduler.step()
         except Exception as error:  # of the pass that all share
@@ -228,8 +229,21 @@ class Worker:
             self._fail(job, error)
             return None
         self._running.append(running)
-        self._scheduler.add(running.stream)
+        if not running.opening:
+            self._scheduler.add(running.stream)
         return running
+
+    def _open_one(self) -> None:
+        """Go on with the beginning of one prompt that is to be stored before the rest is computed."""
+        running = next((r for r in self._running if r.opening and not r.stream.check_end()), None)
+        if running is None:
+            return
+        try:
+            running.open()
+            if not running.opening:
+                self._scheduler.add(running.stream)
+        except Exception as error:
+            self._settle(running, error)
 
     def _settle(self, running: Running, error: Exception | None = None) -> None:
         with suppress(ValueError):

@@ -67,7 +67,7 @@ def changed(body, moves):
         for step in path:
             parent = parent[step]
         if move == "set":
-            parent[key] = value
+            parent[key] = copy.deepcopy(value)
         elif move == "drop":
             del parent[key]
         elif isinstance(parent, dict) and move == "rename":

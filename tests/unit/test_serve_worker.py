@@ -18,6 +18,7 @@ from fucina.serve.line import Line
 from fucina.serve.running import FLOOR, logprob_of
 from tests.chat_model import write_chat_model
 from tests.serving import alone, collected, ended, random_request
+from tests.toy_families import toy_model
 
 PREFIXES = [[1, 2, 3] * 10, [5] * 20, [7]]
 
@@ -146,6 +147,44 @@ def test_cancel_and_ask_again_many_times(model, pool):
         assert collected(worker.submit(request(model, most=20)))[0] == expected
         assert threading.active_count() <= threads + 1  # the one that prepares masks
     assert pool.stats().in_use == 0
+
+
+@pytest.mark.parametrize("kind", ["ring", "recurrent", "latent", "routed"])
+def test_a_beginning_that_many_share_is_stored_where_it_ends(kind):
+    model, beginning = toy_model(kind), [(7 * i) % 250 for i in range(70)]
+    with fucina.SlotPool(model, memory="64MiB") as pool, Worker(model, pool, streams=2) as worker:
+        requests = [request(model, [*beginning, *tail]) for tail in ([1, 2, 3], [4, 5], [6, 7, 8], [9])]
+        replies = [collected(worker.submit(r)) for r in requests]
+        assert [ended(r[2]).cached_tokens for r in replies[2:]] == [70, 70]
+        together = [collected(job) for job in [worker.submit(r) for r in requests]]
+        gone = worker.submit(request(model, [*beginning[:50], 3, 3]))
+        gone.cancel()
+        assert isinstance(collected(gone)[2], Failed)
+    for r, reply, again in zip(requests, replies, together):
+        assert reply[0] == again[0] == alone(model, r)[0]
+    model.close()
+
+
+def test_a_beginning_that_cannot_be_computed_fails_alone(monkeypatch):
+    model, beginning = toy_model("recurrent"), list(range(50))
+    with fucina.SlotPool(model, memory="64MiB") as pool, Worker(model, pool) as worker:
+        collected(worker.submit(request(model, [*beginning, 1])))
+        forward = model.forward_rows
+
+        def fails(requests):
+            if requests[0][2] == 0 and len(requests) == 1 and requests[0][0].len + len(requests[0][1]) == 50:
+                raise MemoryError
+            return forward(requests)
+
+        monkeypatch.setattr(model, "forward_rows", fails)
+        assert isinstance(collected(worker.submit(request(model, [*beginning, 2])))[2].error, MemoryError)
+        monkeypatch.undo()
+        assert (
+            collected(worker.submit(request(model, [*beginning, 3])))[0]
+            == alone(model, request(model, [*beginning, 3]))[0]
+        )
+        assert pool.stats().in_use == 0
+    model.close()
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
