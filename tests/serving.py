@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import httpx
 import numpy as np
 
 from fucina.engine import Scheduler, Stream
@@ -80,3 +83,17 @@ def ended(end) -> Done:
     """The end of a reply that is complete."""
     assert isinstance(end, Done), end
     return end
+
+
+def asked(app, method, path, body=None, raw=None, headers=None):
+    """One request to an app, in process, and its answer."""
+
+    async def go():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            if raw is None:
+                return await client.request(method, path, json=body, headers=headers)
+            kind = {"content-type": "application/json", **(headers or {})}
+            return await client.request(method, path, content=raw, headers=kind)
+
+    return asyncio.run(go())

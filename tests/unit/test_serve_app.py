@@ -20,6 +20,7 @@ from fucina.serve.gate import Rules, guarded_hosts, host_of
 from fucina.serve.running import FLOOR
 from tests.chat_model import write_chat_model
 from tests.serving import TOOLS_TEMPLATE, alone
+from tests.serving import asked as ask
 
 USER = [{"role": "user", "content": "hello"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -68,20 +69,6 @@ async def client(app, **headers):
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as c:
         yield c
-
-
-def ask(app, method, path, body=None, raw=None, headers=None):
-    """One request to an app, and its answer."""
-
-    async def go():
-        async with client(app) as c:
-            if raw is not None:
-                return await c.request(
-                    method, path, content=raw, headers={"content-type": "application/json", **(headers or {})}
-                )
-            return await c.request(method, path, json=body, headers=headers)
-
-    return asyncio.run(go())
 
 
 def chat(app, **body):

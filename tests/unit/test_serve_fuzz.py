@@ -32,6 +32,15 @@ BODIES = {
         "top_logprobs": 1, "logit_bias": {"1": 1}, "tools": [TOOL], "tool_choice": "auto", "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
     },
     "/v1/completions": {"prompt": ["ab", "c"], "max_tokens": 2, "n": 1, "logprobs": 1, "stop": "q", "stream": False, "regex": "a*"},
+    "/v1/messages": {
+        "model": "m", "max_tokens": 2, "system": [{"type": "text", "text": "s"}], "temperature": 0.5, "stop_sequences": ["q"], "stream": False,
+        "messages": [
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": [{"type": "text", "text": "t"}, {"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}, "thinking": {"type": "disabled"},
+    },
     "/tokenize": {"content": "ab", "add_special": True, "parse_special": False, "with_pieces": True},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/apply-template": {"messages": [{"role": "user", "content": "u"}], "tools": [TOOL]},
@@ -94,14 +103,15 @@ def server(tmp_path_factory):
     model.close()
 
 
-def check(response):
+def check(path, response):
     assert response.status_code < 500, response.text
     if response.headers["content-type"].startswith("text/event-stream"):
         assert '"server_error"' not in response.text
         return
     body = response.json()
     if response.status_code != 200:
-        assert set(body["error"]) == {"message", "type", "param", "code"} and len(response.content) < 3000
+        shape = {"message", "type"} if path == "/v1/messages" else {"message", "type", "param", "code"}
+        assert set(body["error"]) == shape and len(response.content) < 3000
 
 
 @settings(
@@ -113,7 +123,7 @@ def test_changed_bodies(server, path, moves):
     for name in ("max_tokens", "max_completion_tokens"):  # those that stay right should not take long
         if isinstance(body.get(name), (int, float)) and body[name] > 3:
             body[name] = 3
-    check(server(path, json.dumps(body, ensure_ascii=True).encode()))
+    check(path, server(path, json.dumps(body, ensure_ascii=True).encode()))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -126,7 +136,7 @@ def test_changed_bytes(server, path, edits):
     for where, new, cut in edits:
         at = where % len(raw)
         raw[at : at + cut] = new
-    check(server(path, bytes(raw)))
+    check(path, server(path, bytes(raw)))
 
 
 def test_the_server_still_answers(server):
