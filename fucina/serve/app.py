@@ -16,6 +16,7 @@ from .completions import Completions
 from .dialect import Dialect
 from .gate import Rules
 from .http import HungUp, Sender, answer, logged, read_body
+from .messages import Messages, count_tokens
 from .metrics import KIND, Metrics
 from .problems import Problem, anthropic_shape, openai_shape
 from .service import Service
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..cache.pool import SlotPool
     from ..model import Model
 
-DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions)
+DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions, Messages)
 PREPARING = 2  # threads that read bodies, render templates and compile grammars
 
 
@@ -61,6 +62,8 @@ class App:
             "/tokenize": small.tokenize,
             "/detokenize": small.detokenize,
             "/apply-template": small.apply_template,
+            "/v1/messages/count_tokens": count_tokens,
+            "/messages/count_tokens": count_tokens,
         }
         self._gets: dict[str, Callable[[], dict[str, Any]]] = {
             "/v1/models": lambda: small.models(self.service),
