@@ -19,6 +19,7 @@ from .http import HungUp, Sender, answer, logged, read_body
 from .messages import Messages, count_tokens
 from .metrics import KIND, Metrics
 from .problems import Problem, anthropic_shape, openai_shape
+from .responses import Responses
 from .service import Service
 from .worker import Worker
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..cache.pool import SlotPool
     from ..model import Model
 
-DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions, Messages)
+DIALECTS: tuple[type[Dialect[Any]], ...] = (ChatCompletions, Completions, Messages, Responses)
 PREPARING = 2  # threads that read bodies, render templates and compile grammars
 
 

@@ -83,7 +83,7 @@ def _assistant(content: list[Any], where: str, service: Service) -> dict[str, An
         block = _block(item, place)
         kind = block.take("type")
         if kind == "tool_use":
-            _need_tools(service, place)
+            need_tools(service, place)
             block.need("name")
             given = block.take("input", {})
             if not isinstance(given, dict):
@@ -114,7 +114,7 @@ def _user(content: list[Any], where: str, service: Service) -> list[dict[str, An
         if block.take("type") != "tool_result":
             texts.append(_text(block, place))
             continue
-        _need_tools(service, place)
+        need_tools(service, place)
         if texts:
             messages.append({"role": "user", "content": "".join(texts)})
             texts = []
@@ -129,6 +129,7 @@ def _user(content: list[Any], where: str, service: Service) -> list[dict[str, An
     return messages
 
 
-def _need_tools(service: Service, where: str) -> None:
+def need_tools(service: Service, where: str) -> None:
+    """Refuse a call or its result where the model has no form for them.  Raises Problem."""
     if not service.hermes:
         raise Problem(400, f"{where}: the chat template of {service.name} has no form for tools", param=where)
