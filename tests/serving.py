@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import contextmanager
 
 import httpx
 import numpy as np
 
+import fucina
 from fucina.engine import Scheduler, Stream
 from fucina.engine.text import StreamText
 from fucina.generation import finish_reason
 from fucina.sampling import BiasTokens, Sampler, SamplerOptions, compose
-from fucina.serve import Done, GenerateRequest, TextDelta
+from fucina.serve import App, Done, GenerateRequest, Server, TextDelta
 
 TOOLS_TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
@@ -97,3 +100,22 @@ def asked(app, method, path, body=None, raw=None, headers=None):
             return await client.request(method, path, content=raw, headers=kind)
 
     return asyncio.run(go())
+
+
+@contextmanager
+def served(model, rules=None, **options):
+    """A server on a thread, and its address."""
+    with fucina.SlotPool(model, memory="64MiB") as pool:
+        listening = threading.Event()
+        app = App(model, pool, rules, **options)
+        server = Server(app, "127.0.0.1", 0, lambda url: listening.set())
+        thread = threading.Thread(target=server.serve_until_stopped)
+        thread.start()
+        try:
+            assert listening.wait(60)
+            yield server
+        finally:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive() and not app.worker.alive
+        assert pool.stats().in_use == 0

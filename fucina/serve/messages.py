@@ -21,7 +21,7 @@ from .scanners import Call, Reasoning, Text
 from .service import Service
 from .tools import Tool, checked_tools, forced, read_tool
 
-IGNORED = ("metadata", "service_tier", "container", "context_management", "inference_geo")
+IGNORED = ("metadata", "cache_control", "service_tier", "container", "context_management", "inference_geo")
 REFUSED = ("mcp_servers",)
 
 

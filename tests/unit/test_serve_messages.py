@@ -1,22 +1,34 @@
-"""Anthropic's dialect: each rule, and the order of its events."""
+"""Anthropic's dialect: each rule, the order of its events, and the official client."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jsonschema import validate
 
 import fucina
 from fucina.sampling import SamplerOptions
-from fucina.serve import GenerateRequest
+from fucina.serve import GenerateRequest, Rules
 from fucina.serve.app import App
-from tests.chat_model import write_chat_model
-from tests.serving import TOOLS_TEMPLATE, alone, asked
+from fucina.serve.jobs import Done
+from fucina.serve.messages import Messages
+from fucina.serve.parts import Choice, End
+from fucina.serve.scanners import Call, Reasoning, Text
+from tests.chat_model import CHATML, write_chat_model
+from tests.serving import TOOLS_TEMPLATE, alone, asked, served
 
 USER = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 TOOL = {"name": "f", "description": "d", "input_schema": SCHEMA, "strict": True}
+FORMAT = {"format": {"type": "json_schema", "schema": SCHEMA}}
+THINKING = CHATML.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
+    "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +61,56 @@ def refused(response, status=400, kind="invalid_request_error"):
 def events(response):
     """The events of a stream; each name is the type of its data."""
     assert response.status_code == 200, response.text
+    return events_of(response.text)
+
+
+def events_of(text):
     found = []
-    for block in response.text.removesuffix("\n\n").split("\n\n"):
+    for block in text.removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")
         found.append(json.loads(data.removeprefix("data: ")))
         assert name == f"event: {found[-1]['type']}"
     return found
+
+
+def rebuilt(text):
+    """The message that the events of a stream add up to, by the rules of the API's documents."""
+    first, *middle, delta, stop = events_of(text)
+    assert (first["type"], delta["type"], stop) == ("message_start", "message_delta", {"type": "message_stop"})
+    message = first["message"]
+    assert message["content"] == [] and message["stop_reason"] is None and set(message["usage"].values()) == {0}
+    blocks, opened, arguments = message["content"], False, ""
+    for e in middle:
+        kind = e["type"].removeprefix("content_block_")
+        if kind == "start":
+            assert not opened and e["index"] == len(blocks)
+            blocks.append(e["content_block"])
+            opened, arguments = True, ""
+            continue
+        assert opened and e["index"] == len(blocks) - 1
+        block = blocks[-1]
+        if kind == "stop":
+            opened = False
+            if block["type"] == "tool_use":
+                assert block["input"] == {}
+                block["input"] = json.loads(arguments)
+        elif e["delta"]["type"] == "signature_delta":
+            assert block["type"] == "thinking" and e["delta"]["signature"] == ""
+        elif e["delta"]["type"] == "input_json_delta":
+            assert block["type"] == "tool_use"
+            arguments += e["delta"]["partial_json"]
+        else:
+            assert e["delta"]["type"] == f"{block['type']}_delta"
+            block[block["type"]] += e["delta"][block["type"]]
+    assert not opened
+    return {**message, **delta["delta"], "usage": delta["usage"]}
+
+
+def alike(message):
+    """A message without its ids and how its prompt tokens were counted, which differ from one asking to the next."""
+    found = json.loads(json.dumps(message).replace(message["id"].removeprefix("msg_"), "ID"))
+    usage = found.pop("usage")
+    return {**found, "prompt": usage["input_tokens"] + usage["cache_read_input_tokens"], "out": usage["output_tokens"]}
 
 
 def prompt(app, **body):
@@ -217,3 +273,192 @@ def test_tools_are_dropped_where_the_model_has_no_form_for_them(tmp_path):
         )
         app.close(0.0)
     model.close()
+
+
+# --- streams add up ---------------------------------------------------------------------------------------------------
+
+VARIED = st.fixed_dictionaries(
+    {"seed": st.integers(0, 99), "temperature": st.sampled_from([0, 0.8, 1.0]), "max_tokens": st.integers(1, 60)},
+    optional={
+        "stop_sequences": st.sampled_from([["e"], ["\n", "q", "no such text"]]), "system": st.sampled_from(["", "s", [{"type": "text", "text": "s"}]]),
+        "how": st.sampled_from([
+            {"output_config": FORMAT}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tools": [TOOL], "tool_choice": {"type": "none"}},
+            {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, {"thinking": {"type": "adaptive"}},
+        ]),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(VARIED)
+def test_a_stream_adds_up_to_the_whole_reply(app, body):
+    how = body.pop("how", {})
+    body = {**body, **how}
+    whole = send(app, **body)
+    assert whole.status_code == 200, whole.text
+    assert alike(rebuilt(send(app, **body, stream=True).text)) == alike(whole.json())
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text(min_size=1, max_size=5), max_size=3),
+    st.lists(st.one_of(st.text(min_size=1, max_size=4).map(Text), st.sampled_from([Text(" "), Call("f", "{}"), Call("g", '{"x": 1}')])), max_size=6),
+    st.sampled_from(["stop", "length"]), st.sampled_from([None, 0, 1]),
+)  # fmt: skip
+def test_any_parts_add_up(app, thoughts, rest, finish, stop):
+    dialect = Messages(app.service)
+    ask = dialect.parse({"model": "m", "messages": USER, "max_tokens": 3, "stop_sequences": ["s", "t"]}, "")
+    calls = [part for part in rest if isinstance(part, Call)]
+    stop = stop if finish == "stop" else None
+    end = End("tool_calls" if calls and finish == "stop" else finish, Done(finish, 5, 4, 2, stop))
+    text = "".join(part.text for part in rest if isinstance(part, Text))
+    whole = dialect.whole(ask, [Choice(text, "".join(thoughts), calls, [], end)])
+
+    async def parts():
+        for part in (*map(Reasoning, thoughts), *rest, end):
+            yield 0, part
+
+    async def frames():
+        return "".join([f async for f in dialect.frames(ask, parts())])
+
+    assert rebuilt(asyncio.run(frames())) == whole
+    kinds = [block["type"] for block in whole["content"]]
+    assert kinds and kinds == sorted(kinds, key=["thinking", "text", "tool_use"].index)
+    assert kinds.count("tool_use") == len(calls) and kinds.count("thinking") == bool(thoughts)
+    ids = [block["id"] for block in whole["content"] if block["type"] == "tool_use"]
+    assert len(set(ids)) == len(ids)
+    fired = None if calls or stop is None else ["s", "t"][stop]
+    reason = {"length": "max_tokens"}.get(finish, "tool_use" if calls else "stop_sequence" if fired else "end_turn")
+    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, fired)
+    assert whole["usage"]["input_tokens"] == 3 and whole["usage"]["cache_read_input_tokens"] == 2
+
+
+def test_thinking(tmp_path):
+    model = fucina.load(write_chat_model(tmp_path / "thinks.gguf", THINKING, ("</think>",)))
+    with fucina.SlotPool(model) as pool:
+        app = App(model, pool)
+        for thinking in ({"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}):
+            (block,) = send(app, thinking=thinking, seed=1, temperature=0.9).json()["content"]
+            assert block["type"] == "thinking" and block["thinking"] and block["signature"] == ""
+            response = send(app, thinking=thinking, seed=1, temperature=0.9, stream=True)
+            assert rebuilt(response.text)["content"] == [block]
+            last = [e for e in events(response) if e["type"] == "content_block_delta"][-1]
+            assert last["delta"] == {"type": "signature_delta", "signature": ""}
+        for off in (
+            {},
+            {"thinking": {"type": "disabled"}},
+            {"thinking": {"type": "adaptive"}, "output_config": FORMAT},
+        ):
+            assert [block["type"] for block in send(app, **off).json()["content"]] == ["text"]
+        counts = [
+            send(app, "/v1/messages/count_tokens", **how).json()["input_tokens"]
+            for how in ({"thinking": {"type": "adaptive"}}, {})
+        ]
+        assert counts == [len(app.service.chat_ids(USER, think=think)) for think in (True, False)]
+        app.close(0.0)
+    model.close()
+
+
+def failing_pass(monkeypatch, model, which):
+    """Let the pass with that number fail."""
+    forward, calls = model.forward_rows, []
+
+    def fails(requests):
+        calls.append(requests)
+        if len(calls) == which:
+            raise MemoryError
+        return forward(requests)
+
+    monkeypatch.setattr(model, "forward_rows", fails)
+
+
+def test_errors_of_streams(app, monkeypatch):
+    failing_pass(monkeypatch, app.service.model, 4)
+    found = events(send(app, stream=True, max_tokens=50, seed=1, temperature=0))
+    assert found[0]["type"] == "message_start" and "message_stop" not in [e["type"] for e in found]
+    assert found[-1].keys() == {"type", "error"} and found[-1]["error"]["type"] == "api_error"
+    failing_pass(monkeypatch, app.service.model, 1)
+    refused(send(app, stream=True), 500, "api_error")
+
+
+# --- the official client ----------------------------------------------------------------------------------------------
+
+anthropic = pytest.importorskip("anthropic", reason="the official client is for developers (group dev)")
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with (
+        served(model, Rules(("key",))) as server,
+        anthropic.Anthropic(base_url=server.address, api_key="key", max_retries=0) as client,
+    ):
+        yield client
+
+
+def test_the_official_client_asks(client):
+    options = {"model": "any", "messages": USER, "max_tokens": 9, "extra_body": {"seed": 3, "temperature": 0.8}}
+    whole = client.messages.create(**options)
+    assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 9 and whole.content[0].text
+    with client.messages.stream(**options) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == final.content[0].text == whole.content[0].text
+    assert (final.usage.input_tokens, final.stop_reason) == (1, "max_tokens")
+    size = final.usage.input_tokens + final.usage.cache_read_input_tokens
+    assert client.messages.count_tokens(model="any", messages=USER).input_tokens == size
+    raw = [e.type for e in client.messages.create(**options, stream=True)]
+    assert raw[0] == "message_start" and raw[-1] == "message_stop"
+    turns = [*USER, {"role": "assistant", "content": whole.content}, {"role": "user", "content": "more"}]
+    assert client.messages.create(**{**options, "messages": turns}).content
+    stop = next(c for c in text[1:] if c.isascii())
+    stopped = client.messages.create(**options, stop_sequences=["never", stop])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop)
+
+
+def test_the_official_client_calls_tools_and_parses_structures(client):
+    options = {"model": "any", "messages": USER, "max_tokens": 120, "tools": [TOOL], "tool_choice": {"type": "any"}}
+    reply = client.messages.create(**options)
+    with client.messages.stream(**options) as stream:
+        final = stream.get_final_message()
+    for message in (reply, final):
+        (use,) = message.content
+        assert (use.type, use.name, message.stop_reason) == ("tool_use", "f", "tool_use")
+        validate(use.input, SCHEMA)
+    turns = [
+        *USER,
+        {"role": "assistant", "content": final.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "sunny"}]},
+    ]
+    assert client.messages.create(
+        **{**options, "messages": turns, "tool_choice": {"type": "auto"}, "max_tokens": 5}
+    ).content
+    from pydantic import BaseModel
+
+    class Answer(BaseModel):
+        yes: bool
+
+    asking = {"model": "any", "messages": USER, "max_tokens": 60, "output_format": Answer}
+    parsed = client.messages.parse(**asking)
+    assert isinstance(parsed.parsed_output, Answer)
+    with client.messages.stream(**asking) as stream:
+        assert isinstance(stream.get_final_message().parsed_output, Answer)
+    turns = [*USER, {"role": "assistant", "content": parsed.content}, {"role": "user", "content": "more"}]
+    assert client.messages.create(model="any", messages=turns, max_tokens=2).content
+
+
+def test_the_official_client_knows_our_errors(client, model, monkeypatch):
+    for wrong in ({"max_tokens": 0}, {"messages": [{"role": "user", "content": "x" * 3000}]}, {"temperature": 1.5}):
+        with pytest.raises(anthropic.BadRequestError) as found:
+            client.messages.create(model="any", messages=USER, max_tokens=3, extra_body=wrong)
+        assert found.value.body["error"]["type"] == "invalid_request_error"
+    with pytest.raises(anthropic.AuthenticationError):
+        anthropic.Anthropic(base_url=client.base_url, api_key="other", max_retries=0).messages.create(
+            model="any", messages=USER, max_tokens=3
+        )
+    failing_pass(monkeypatch, model, 4)
+    with pytest.raises(anthropic.APIStatusError) as found:
+        for _ in client.messages.create(
+            model="any", messages=[{"role": "user", "content": "other words"}], max_tokens=40, stream=True
+        ):
+            pass
+    assert found.value.body["error"]["type"] == "api_error"

@@ -7,7 +7,7 @@ import json
 import signal
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ from fucina.cli import main
 from fucina.errors import InvalidOption, ServerNotEnabled
 from fucina.serve import App, Rules, Server, check_packages
 from tests.chat_model import write_chat_model
-from tests.serving import TOOLS_TEMPLATE
+from tests.serving import TOOLS_TEMPLATE, served
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -33,25 +33,6 @@ def model(path):
     model = fucina.load(path)
     yield model
     model.close()
-
-
-@contextmanager
-def served(model, rules=None, **options):
-    """A server on a thread, and its address."""
-    with fucina.SlotPool(model, memory="64MiB") as pool:
-        listening = threading.Event()
-        app = App(model, pool, rules, **options)
-        server = Server(app, "127.0.0.1", 0, lambda url: listening.set())
-        thread = threading.Thread(target=server.serve_until_stopped)
-        thread.start()
-        try:
-            assert listening.wait(60)
-            yield server
-        finally:
-            server.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive() and not app.worker.alive
-        assert pool.stats().in_use == 0
 
 
 def talk(server, raw, half=False):
