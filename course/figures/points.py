@@ -5,7 +5,7 @@ from __future__ import annotations
 from course.figures.svg import BLUE, GREEN, Drawing, Figure
 from course.standings import Standings
 
-WIDTH, ROW = 300, 30
+WIDTH, ROW = 240, 30
 CHARACTER = 6.6  # pixels of a letter of size 12
 
 
@@ -18,7 +18,7 @@ def points_figure(found: Standings, following: str) -> Figure:
     passed = {f"{row.chapter.removeprefix('ch')} {row.title}": (row.passed, row.exercises) for row in found.chapters}
     longest = max(row[3] for row in rows[:-1]) if found.chapters else 1
     names = max(160.0, 18 + CHARACTER * max(len(row[0]) for row in rows))
-    drawing = Drawing(names + WIDTH + 230, 44 + ROW * len(rows) + 34)
+    drawing = Drawing(names + WIDTH + 205, 44 + ROW * len(rows) + 34)
     drawing.text(10, 21, "Your points", 14, "start", bold=True)
     told = []
     for i, (name, score, bonus, points) in enumerate(rows):
