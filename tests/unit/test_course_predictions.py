@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -369,3 +371,11 @@ def test_a_prediction_with_its_answer_folded_is_in_order(after) -> None:
 )
 def test_each_fault_of_a_prediction_is_found(cells, words) -> None:
     assert any(words in fault for fault in faults(cells, "05"))
+
+
+@pytest.mark.parametrize("furthest", [2, 3, 11, 42, 99, 1e6])
+def test_names_beside_the_guesses_do_not_touch(furthest: float) -> None:
+    drawn = guesses_figure([Said("05.read", "number", furthest, 1), Said("05.rows", "number", 1, 1)]).svg
+    heights = [float(y) for y in re.findall(r'y="([\d.]+)" font-size="11" text-anchor="end"', drawn)]
+    assert len(heights) >= 3
+    assert min(b - a for a, b in itertools.pairwise(sorted(heights))) >= 14
