@@ -115,11 +115,11 @@ class Figure:
     def __init__(self, drawing: Drawing, title: str, alt: str) -> None:
         self.alt = alt
         body = "".join(drawing.parts)
-        width = max(drawing.width, 20 + TITLE_CHARACTER * columns(title))  # a title is never cut
+        width = round(max(drawing.width, 20 + TITLE_CHARACTER * columns(title)))  # a title is never cut
         name = f"fucina-{zlib.crc32((title + body).encode('utf-8')):08x}"  # the same picture, the same name
         self.svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" role="img" aria-label="{html.escape(alt)}" '
-            f'viewBox="0 0 {width:.0f} {drawing.height:.0f}" width="{width:.0f}" '
+            f'viewBox="0 0 {width} {drawing.height:.0f}" width="{width}" '
             f'height="{drawing.height:.0f}" style="max-width:100%;min-width:{LEAST * width:.0f}px;height:auto">'
             f"<title>{html.escape(title)}</title><desc>{html.escape(alt)}</desc><style>{STYLE.format(id=name)}</style>"
             f'<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>{body}</svg>'
