@@ -153,6 +153,10 @@ def faults(cells: list[dict[str, Any]], chapter: str) -> list[str]:
                 found.append(f"cell {i}: the folded output of {name} does not begin with {ANSWER!r}")
             if not any(name in names(before, "predict") for before in cells[:i]):
                 found.append(f"cell {i}: the truth of {name}, which no cell above asks for")
+        if TAG in cell["metadata"].get("tags", []) and not first_line(cell).startswith(ANSWER.rstrip(":")):
+            found.append(
+                f"cell {i}: the first line of a folded output is seen; let it begin with {ANSWER.rstrip(':')!r}"
+            )
         if cell["cell_type"] == "code":
             found += [f"cell {i}: the answer of {name} is written out in the cell" for name in written_out(cell)]
             found += told_after(cells, i) if names(cell, "truth") else []

@@ -335,6 +335,7 @@ TRUTH = code('read = 5450\ntruth("05.read", read)', "It is 5450 tokens.\n(The ce
 
 EXPLAINED = md("<details><summary>What it shows</summary>\n\n5450, as you see.\n\n</details>\n\nNow something else.")
 DRAWN = {**code("draw(read)", "5450"), "metadata": {"tags": ["folded"]}}
+DRAWN["outputs"].insert(0, {"output_type": "stream", "name": "stdout", "text": ["The answer, drawn:\n"]})
 
 
 @pytest.mark.parametrize("after", [EXPLAINED, md("## 2. Something else"), md("**Predict.** And now?")])
@@ -366,6 +367,10 @@ def test_a_prediction_with_its_answer_folded_is_in_order(after) -> None:
         ([QUESTION, PREDICT, TRUTH, md("5450, as you see.")], "the text after the answer of cell 2 is not folded"),
         ([QUESTION, PREDICT, TRUTH, code("draw(read)", "5450"), EXPLAINED], "cell 3: outputs right after the answer"),
         ([QUESTION, PREDICT, TRUTH, md(EXPLAINED["source"].replace("\n\n</", "\n</"))], "a fold does not end"),
+        (
+            [QUESTION, PREDICT, TRUTH, {**DRAWN, "outputs": DRAWN["outputs"][1:]}, EXPLAINED],
+            "the first line of a folded",
+        ),
         ([QUESTION, PREDICT, code('truth("05.read", "all " "of them")')], "answer of '05.read' is written out"),
     ],
 )
