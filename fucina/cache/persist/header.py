@@ -248,7 +248,7 @@ def plain_bytes(parts: tuple[Part, ...], dtype: str, prefix_rows: int, rows: int
 
 
 def plain_row_bytes(parts: tuple[Part, ...], dtype: str) -> int:
-    """Bytes of one position's rows in versions 1 and 2: 2 a number, in q8_0 34 per 32 numbers."""
+    """Bytes of one position's rows in versions 1 and 2: 2 per number, in q8_0 34 per 32 numbers."""
     numbers = sum(2 * p.kv_heads * p.k_dim for p in parts if isinstance(p, Kv))
     return numbers // 32 * 34 if dtype == "q8_0" else numbers * DTYPES[dtype].itemsize
 

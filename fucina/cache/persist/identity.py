@@ -1,4 +1,4 @@
-"""Whose rows a file holds."""
+"""What says whose rows are in a file: model, dtype, tokenizer, tenant."""
 
 from __future__ import annotations
 
