@@ -103,7 +103,7 @@ def open_to_write(path: Path) -> DiskFile:
             except FileNotFoundError:
                 if not path.parent.is_dir():
                     raise KvFileError(f"{path}: there is no folder {path.parent}; expected one that exists") from None
-            file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600), "r+b")
+            file = io.FileIO(path, "r+b", opener=_opener)
             try:
                 lock(file, path)
                 # Somebody may have replaced or removed the file between the two lines: then this lock guards nothing.
@@ -117,6 +117,10 @@ def open_to_write(path: Path) -> DiskFile:
             file.close()
     except (OSError, ValueError) as error:
         raise named(path, "cannot be written", error) from None
+
+
+def _opener(path: str, _: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)  # a conversation is nobody else's business
 
 
 def lock(file: io.FileIO, path: Path) -> None:

@@ -15,7 +15,7 @@ from ...errors import KvCacheShapeMismatch, KvFileError, KvFileInvalid
 from ..state import State
 from . import header as headers
 from .files import Storage, named, open_to_write, sync_folder
-from .header import MAGIC, Header
+from .header import MAGIC, PAGE, Header
 from .identity import Identity, StateMaker, identity_of
 from .records import Index, scan, text_of
 from .restoring import Restored, restore
@@ -90,8 +90,9 @@ class KvFile:
 
     def _look(self, file: Storage) -> tuple[_Content, str]:
         """Read the header, and follow the records by their heads."""
-        begin = file.read_at(0, 8)
-        if not any(begin) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
+        page = file.read_at(0, PAGE)
+        begin = page[:8]
+        if not any(page) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
             return _Content(), ""  # new, or its first write did not come to its end
         if begin not in MAGIC.values():
             raise KvFileInvalid(
@@ -192,7 +193,8 @@ class KvFile:
 
         Raises
         ------
-        KvPersistTokenMismatch : not as many tokens as rows.  KvCacheShapeMismatch : a state of another model.
+        KvPersistTokenMismatch : not as many tokens as rows.  TokenOutOfRange, InvalidOption : they are none.
+        KvCacheShapeMismatch : a state of another model.
         KvFileInvalid : notes that are none.
         KvFileError : the disk is full, the file cannot be written, or was closed.  What it holds is a true prefix.
         """

@@ -37,27 +37,34 @@ def append(file: Storage, state: State, tokens: np.ndarray, prefix_rows: int) ->
     tokens : uint32, one per position after the prefix.
 
     A file of another kind, geometry or prefix is begun anew.  Records come first and the count last: after a crash
-    between the two, the old count holds.
+    between the two, the old count holds.  Where records that count already must change, the count goes down first.
     """
     check_expressible(state)
     row = 4 + row_bytes(state.layout, state.dtype)
-    header, written = _matching(file, state, prefix_rows), 0
-    if header is None:
-        data = plain_bytes(state.parts, state.dtype, prefix_rows, 0)
-        file.truncate(0)
-        file.write_at(0, data)
-        count, start, written = 0, len(data), len(data)
-    else:
-        count, start = header
-    first = min(count, state.len)
-    if first == state.len == count:
-        return written
+    every = np.concatenate([np.zeros(prefix_rows, np.uint32), tokens])
+    header, written, count, first = _matching(file, state, prefix_rows), 0, 0, 0
+    if header is not None:
+        # The count may be above what the file has, and what it has may be of a turn that was undone since.
+        count, first = count_of(file), min(header.rows, state.len)
+        there = tokens_of(file, header, first)
+        first = next((i for i in range(prefix_rows, first) if there[i] != every[i]), first)
     if first < state.len and any(low > first for low in held_from(state)):
         raise KvFileInvalid(
             f"the state no longer holds all rows from position {first} on (a window has moved); "
             f"versions 1 and 2 need them, version 3 does not"
         )
-    every = np.concatenate([np.zeros(prefix_rows, np.uint32), tokens])
+    if header is None:
+        data = plain_bytes(state.parts, state.dtype, prefix_rows, 0)
+        file.truncate(0)
+        file.write_at(0, data)
+        start = written = len(data)
+    else:
+        start = header.start
+    if first == state.len == count:
+        return written
+    if first < min(count, state.len):  # records that count are never written over
+        file.write_at(8, struct.pack("<Q", first))
+        written += 8
     most = max(1, CHUNK_BYTES // row)
     for at in range(first, state.len, most):
         stop = min(at + most, state.len)
@@ -70,16 +77,26 @@ def append(file: Storage, state: State, tokens: np.ndarray, prefix_rows: int) ->
     return written + 8
 
 
-def _matching(file: Storage, state: State, prefix_rows: int) -> tuple[int, int] | None:
-    """The count of a file that can be continued, and where its records begin."""
+def count_of(file: Storage) -> int:
+    """The count of records, as it is in the file."""
+    return struct.unpack("<Q", file.read_at(8, 8))[0]
+
+
+def tokens_of(file: Storage, header: Header, rows: int) -> list[int]:
+    """The tokens of the first records; zeros in the prefix mean nothing."""
+    width = 4 + header.row_bytes
+    return [int.from_bytes(file.read_at(header.start + i * width, 4), "little") for i in range(rows)]
+
+
+def _matching(file: Storage, state: State, prefix_rows: int) -> Header | None:
+    """The header of a file that can be continued."""
     try:
         header = read(file)
     except KvFileInvalid:
         return None
     if header.version > 2 or header.prefix_rows != prefix_rows or _differs(header, state):
         return None
-    (count,) = struct.unpack("<Q", file.read_at(8, 8))
-    return count, header.start
+    return header
 
 
 def _differs(header: Header, state: State) -> bool:
@@ -93,7 +110,7 @@ def load(file: Storage, header: Header, state: State) -> Restored:
     `tokens` is empty, and `why` says why, if the count is above the capacity or leaves nothing after the prefix, or if
     the file ends in the prefix.  A file that ends earlier than its count gives the positions that it has.
     """
-    (count,) = struct.unpack("<Q", file.read_at(8, 8))
+    count = count_of(file)
     prefix, row = header.prefix_rows, 4 + header.row_bytes
     if count > state.capacity:
         return Restored([], prefix, [], count, f"the file claims {count} positions, the cache takes {state.capacity}")

@@ -124,12 +124,11 @@ class Index:
                     found.append(event.data)
         return found
 
-    def pending(self, rows: int | None = None) -> int | None:
-        """The token that comes next at `rows` positions (None: all) and has no row yet."""
-        rows = len(self) if rows is None else rows
+    def pending(self) -> int | None:
+        """The token that comes next and has no row yet."""
         token = None
         for event in self.events:
-            if event.kind == PENDING and event.position == rows:
+            if event.kind == PENDING and event.position == len(self):
                 token = None if event.flags & CUT else event.value
         return token
 

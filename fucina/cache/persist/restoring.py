@@ -59,8 +59,8 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
         state.reset()
         raise
     tokens = index.tokens[prefix:rows].tolist()
-    pending = index.pending(rows) if good >= rows else None
-    if pending is not None:
+    pending = index.pending()
+    if pending is not None and rows == len(index):
         tokens.append(pending)
     if rows < len(index) and not why:
         why = f"a pass after {len(index)} positions needs rows or recurrent parts that the file does not hold"
@@ -81,7 +81,7 @@ def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[in
     why = ""
 
     def flush(end: int) -> bool:
-        """Give the state the rows up to `end`."""
+        """Give the state all pieces, which go up to `end`; False if the recurrent parts there are damaged."""
         bank = None
         if state.layout.recurrent:
             event = banks[end]
@@ -89,9 +89,7 @@ def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[in
             if len(data) < header.bank_bytes or zlib.crc32(data) != event.checksum:
                 return False
             bank = np.frombuffer(data, np.float32)
-        extra = sum(map(len, pieces)) - (end - state.len)
-        kept = [*pieces[:-1], pieces[-1][: len(pieces[-1]) - extra]] if extra else pieces
-        append_rows(state, kept, low[:, end].tolist(), bank)
+        append_rows(state, pieces, low[:, end].tolist(), bank)
         return True
 
     for chunk, bad in _chunks(file, header, index):

@@ -98,8 +98,8 @@ def save(
 def append_plain(path: str | os.PathLike[str], state: State, tokens: Sequence[int], prefix_rows: int = 0) -> int:
     """Append to a file of version 1 (with a prefix: 2) what it does not hold; returns the bytes written.
 
-    The rules are the format's: a file that is absent, foreign, of another geometry or prefix is begun anew; rows that it
-    counts already are not compared; if it counts more than the state holds, the count goes down.
+    The rules are the format's: a file that is absent, foreign, of another geometry or prefix is begun anew; of rows that it
+    counts already only the tokens are compared; if it counts more than the state holds, the count goes down.
 
     Raises
     ------
@@ -108,6 +108,7 @@ def append_plain(path: str | os.PathLike[str], state: State, tokens: Sequence[in
     """
     path = Path(path)
     ids = checked(state, tokens, prefix_rows, most=0)
+    plain.check_expressible(state)
     file = open_to_write(path)
     try:
         return plain.append(file, state, ids, prefix_rows)
@@ -247,7 +248,7 @@ def inspect(
             header, size = headers.read(file), file.size()
             why = header.differs(identity_of(model, salt)) if model is not None else ""
             if header.version < 3:
-                tokens = _plain_tokens(file, header)
+                tokens = plain.tokens_of(file, header, header.rows)
                 return Inspection(header, tokens[header.prefix_rows :], [], len(tokens), size, why)
             index, torn = _index(file, header)
             if rows and (bad := damaged(file, header, index)) is not None:
@@ -258,12 +259,6 @@ def inspect(
         raise KvFileInvalid(f"{path}: {error}") from None
     except FileNotFoundError as error:
         raise named(path, "cannot be read", error) from None
-
-
-def _plain_tokens(file: DiskFile, header: Header) -> list[int]:
-    width = 4 + header.row_bytes
-    found = (file.read_at(header.start + i * width, 4) for i in range(header.rows))
-    return [int.from_bytes(token, "little") for token in found]
 
 
 @contextmanager

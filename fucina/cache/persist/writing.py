@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import checks
 from ...errors import KvFileInvalid, KvPersistTokenMismatch
 from ..rows import held_from, pack_rows, recurrent_at
 from ..state import State
@@ -22,21 +23,16 @@ def checked(state: State, tokens: Sequence[int], prefix_rows: int, most: int = 1
 
     Raises
     ------
-    KvPersistTokenMismatch : they are not; or are no token ids.
+    KvPersistTokenMismatch : they are not.  TokenOutOfRange, InvalidOption : they are no token ids.
     """
-    rows, found = state.len - prefix_rows, len(tokens)
-    if prefix_rows < 0 or not 0 <= found - rows <= most:
+    ids = checks.token_ids("tokens", tokens, 1 << 32)
+    rows = state.len - checks.integer("prefix_rows", prefix_rows, 0)
+    if not 0 <= len(ids) - rows <= most:
         raise KvPersistTokenMismatch(
-            f"{found} tokens were given for {state.len} positions of which {prefix_rows} are a prefix; expected {rows}"
-            + (" or one more" if most else "")
+            f"{len(ids)} tokens were given for {state.len} positions of which {prefix_rows} are a prefix; "
+            f"expected {rows}" + (" or one more" if most else "")
         )
-    try:
-        out = np.array(tokens, np.int64) if found else np.empty(0, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        out = np.full(1, -1)
-    if out.shape != (found,) or (found and (out.min() < 0 or out.max() >= 1 << 32)):
-        raise KvPersistTokenMismatch("tokens must be integers in [0, 2**32)")
-    return out.astype(np.uint32)
+    return np.array(ids, np.uint32)
 
 
 def checked_notes(notes: Sequence[bytes]) -> list[bytes]:
