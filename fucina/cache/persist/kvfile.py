@@ -15,7 +15,7 @@ from ...errors import KvCacheShapeMismatch, KvFileError, KvFileInvalid
 from ..state import State
 from . import header as headers
 from .files import Storage, named, open_to_write, sync_folder
-from .header import MAGIC, PAGE, Header
+from .header import MAGIC, Header
 from .identity import Identity, StateMaker, identity_of
 from .records import Index, scan, text_of
 from .restoring import Restored, restore
@@ -90,9 +90,9 @@ class KvFile:
 
     def _look(self, file: Storage) -> tuple[_Content, str]:
         """Read the header, and follow the records by their heads."""
-        page = file.read_at(0, PAGE)
-        begin = page[:8]
-        if not any(page) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
+        sector = file.read_at(0, 512)
+        begin = sector[:8]
+        if not any(sector) or (len(begin) < 8 and any(magic.startswith(begin) for magic in MAGIC.values())):
             return _Content(), ""  # new, or its first write did not come to its end
         if begin not in MAGIC.values():
             raise KvFileInvalid(
