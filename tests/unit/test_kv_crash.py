@@ -127,11 +127,12 @@ def check(scene, data, least=0, exact=False):
     restored = file.restore(state)
     prefix = [5] * restored.prefix_rows
     tokens = prefix + restored.tokens if state.len else restored.tokens
-    texts = [*scene.earlier, scene.new]
-    assert any(text.tokens[: len(tokens)] == tokens for text in texts), (tokens, restored)
+    assert any(
+        text.tokens[: len(tokens)] == tokens and text.notes[: len(restored.notes)] == restored.notes
+        for text in [*scene.earlier, scene.new]
+    ), (tokens, restored)
     assert len(tokens) - state.len in (0, 1)
     check_claims(state, tokens)
-    assert any(text.notes[: len(restored.notes)] == restored.notes for text in texts)
     assert file.len >= least, (file.len, least, restored.why)
     if exact and len(scene.new.rows) > scene.new.prefix:
         assert tokens == scene.new.tokens or state.len < len(scene.new.rows)

@@ -162,6 +162,10 @@ class KvFile:
         with self._lock:
             file, content = self._opened(), self._content
             self._check(state)
+            if state.len:
+                raise KvCacheShapeMismatch(
+                    f"{self.path}: is restored into an empty state, this one holds {state.len} rows"
+                )
             if content.header is None:
                 return Restored([], 0, [], 0, self.why or "the file is new")
             try:
@@ -227,6 +231,8 @@ class KvFile:
         # From here on the disk may hold other records after these, however this ends.
         self._content = content
         writer = Writer(file, header, content.index, written)
+        if notes is not None:
+            writer.cut_notes(notes)
         writer.state(state, tokens)
         writer.pending(int(tokens[state.len]) if len(tokens) > state.len else None)
         if notes is not None:

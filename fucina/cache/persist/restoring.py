@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import KvCacheShapeMismatch
 from ..rows import append_rows
 from ..state import State
 from .files import Storage
@@ -38,14 +37,12 @@ class Restored(NamedTuple):
 
 
 def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[Index, Restored]:
-    """Fill an empty state.
+    """Fill a state, which is empty.
 
     Returns
     -------
     The index without what turned out to be damaged, and what the state holds now.  An error leaves the state empty.
     """
-    if state.len:
-        raise KvCacheShapeMismatch(f"a file is restored into an empty state, this one holds {state.len} positions")
     if len(index) > state.capacity:
         why = f"the file holds {len(index)} positions, the cache takes {state.capacity}"
         return index, Restored([], header.prefix_rows, [], len(index), why)

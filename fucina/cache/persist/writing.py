@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import checks
 from ...errors import KvFileInvalid, KvPersistTokenMismatch
-from ..rows import held_from, pack_rows, recurrent_at
+from ..rows import held_from, pack_rows, recurrent_at, row_bytes
 from ..state import State
 from .files import Storage
 from .header import Header
@@ -109,14 +109,17 @@ class Writer:
         if token != self.index.pending():
             self.event(PENDING, CUT if token is None else 0, token or 0)
 
-    def notes(self, notes: Sequence[bytes]) -> None:
-        """Write notes that the file does not hold, and how many there are."""
+    def cut_notes(self, notes: Sequence[bytes]) -> None:
+        """Say that notes which the owner no longer has are gone; before rows, so that rows never meet older notes."""
         old = self.index.notes()
-        same = next((i for i, (a, b) in enumerate(zip(old, notes, strict=False)) if a != b), min(len(old), len(notes)))
-        for i in range(same, len(notes)):
-            self.event(NOTE, 0, i, notes[i])
-        if same == len(notes) < len(old):
+        if old[: len(notes)] != notes[: len(old)] or len(notes) < len(old):
+            same = next((i for i, (a, b) in enumerate(zip(old, notes, strict=False)) if a != b), len(notes))
             self.event(NOTE, CUT, same)
+
+    def notes(self, notes: Sequence[bytes]) -> None:
+        """Write the notes that come after those that are there."""
+        for i in range(len(self.index.notes()), len(notes)):
+            self.event(NOTE, 0, i, notes[i])
 
 
 def kept(index: Index, state: State, tokens: np.ndarray) -> int:
@@ -143,7 +146,7 @@ def prefix_differs(index: Index, state: State, prefix_rows: int, known: bool) ->
     """
     if not prefix_rows or len(index) < prefix_rows:
         return prefix_rows > 0
-    if any(held_from(state)):
+    if any(held_from(state)) or not row_bytes(state.layout, state.dtype):  # a window moved, or all is recurrent
         return not known
     rows = pack_rows(state, 0, 1 if known else prefix_rows)
     return any(zlib.crc32(row) != crc for row, crc in zip(rows, index.rows["checksum"].tolist(), strict=False))
