@@ -9,6 +9,7 @@ import zlib
 
 import pytest
 
+from course.source import ROOT
 from fucina.cache import Kv, Latent, Recurrent, load, save
 from fucina.cache.persist import read_header, salt_hash
 from fucina.errors import KvFileInvalid
@@ -129,3 +130,65 @@ def test_many_parts_take_a_longer_header(tmp_path):
     with pytest.raises(KvFileInvalid, match="a fingerprint of 33 bytes"):
         save(tmp_path / "b", ToyModel(fingerprint=b"x" * 33).new_cache(), [])
     assert not (tmp_path / "b").exists()
+
+
+def tables():
+    """The tables of docs/kv-files.md by their heading: rows of cells."""
+    found, heading = {}, ""
+    for line in (ROOT / "docs" / "kv-files.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif line.startswith("|") and not line.startswith("|---"):
+            found.setdefault(heading, []).append([cell.strip(" `") for cell in line.strip("|").split("|")])
+    return found
+
+
+def fields(rows, data):
+    """The fields of a table with the columns offset, size, type, field, as they are in these bytes."""
+    out = {}
+    for offset, size, kind, field in rows:
+        if offset.isdigit() and size.isdigit():
+            raw = data[int(offset) : int(offset) + int(size)]
+            out[field.split(",")[0].split(":")[0].split(";")[0]] = (
+                raw if kind == "bytes" else int.from_bytes(raw, "little")
+            )
+    return out
+
+
+def test_the_tables_of_the_page_read_a_file(tmp_path):
+    state = MODEL.new_cache()
+    extend(state, TOKENS[:9])
+    save(tmp_path / "a", state, TOKENS[2:9], prefix_rows=2, salt=b"me", tokenizer=b"0123456789abcdef")
+    data, header, found = (tmp_path / "a").read_bytes(), read_header(tmp_path / "a"), tables()
+    assert fields(found["Version 3: header"], data) == {
+        "magic": b"FUXKV003",
+        "H": 4096,
+        "number of parts": 5,
+        "dtype": 2,
+        "size of the fingerprint": 11,
+        "size of one position's rows": header.row_bytes,
+        "size of all recurrent parts": header.bank_bytes,
+        "rows of the prefix": 2,
+        "nonce": header.nonce,
+        "fingerprint of the model": b"fingerprint".ljust(32, b"\0"),
+        "fingerprint of the tokenizer": b"0123456789abcdef",
+        "BLAKE2b of the tenant's salt": salt_hash(b"me"),
+    }
+    assert fields(found["Version 3: counters"], data[2 * 4096 :]) == {
+        "number of this counter": 1,
+        "where the records end": len(data),
+        "positions": 9,
+        "the header's CRC-32": header.checksum,
+        "CRC-32 of the 28 bytes before": zlib.crc32(data[2 * 4096 : 2 * 4096 + 28]),
+    }
+    record = fields(found["Version 3: records"], data[header.start :])
+    payload = data[header.start + 24 :][: header.row_bytes]
+    assert record == {
+        "kind": 1,
+        "flags": 3,
+        "0": 0,
+        "value": 0,
+        "size of the payload": header.row_bytes,
+        "CRC-32 of the payload": zlib.crc32(payload),
+        "chain": zlib.crc32(data[header.start : header.start + 20], header.checksum),
+    }
