@@ -146,7 +146,7 @@ def tables():
 def fields(rows, data):
     """The fields of a table with the columns offset, size, type, field, as they are in these bytes."""
     out = {}
-    for offset, size, kind, field in rows:
+    for offset, size, kind, field in (row for row in rows if len(row) == 4):
         if offset.isdigit() and size.isdigit():
             raw = data[int(offset) : int(offset) + int(size)]
             out[field.split(",")[0].split(":")[0].split(";")[0]] = (
