@@ -87,6 +87,25 @@ class NoOpenPass(FucinaError, RuntimeError):
     """Rows of a state were committed, or their place was asked for, without `begin` before."""
 
 
+# --- files of rows ------------------------------------------------------------------------------------------------
+
+
+class KvFileError(FucinaError, OSError):
+    """A file of rows cannot be opened, read or written; the message has the path and the system's reason."""
+
+
+class KvFileLocked(KvFileError):
+    """A file of rows is being written by somebody else: another object, thread or process."""
+
+
+class KvFileInvalid(FucinaError, ValueError):
+    """A file is no file of rows, its header is damaged, or it cannot hold what should be stored in it."""
+
+
+class KvPersistTokenMismatch(FucinaError, ValueError):
+    """Tokens that should be stored beside rows are not as many as the rows, or are no token ids."""
+
+
 # --- sampling ---------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,21 @@ lines, is rolled back by the next call for which it matters.
 """
 
 from .parts import MAX_ROWS, Area, Kv, Latent, Layout, Part, Recurrent, Slot
+from .persist import KvFile, load, save
 from .state import State, StateSnapshot
 
-__all__ = ["MAX_ROWS", "Area", "Kv", "Latent", "Layout", "Part", "Recurrent", "Slot", "State", "StateSnapshot"]
+__all__ = [
+    "MAX_ROWS",
+    "Area",
+    "Kv",
+    "KvFile",
+    "Latent",
+    "Layout",
+    "Part",
+    "Recurrent",
+    "Slot",
+    "State",
+    "StateSnapshot",
+    "load",
+    "save",
+]

@@ -6,6 +6,7 @@ import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
 
 from ..checks import shown
 from ..errors import InvalidText, TokenOutOfRange
@@ -57,6 +58,11 @@ class Tokenizer(ABC):
         """Spelling -> id of the tokens of these types (the first id of equal spellings)."""
         tokens = self.vocabulary.tokens
         return {spelling(tokens[i]): i for i in reversed(self.vocabulary.of_types(*types)) if tokens[i]}
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Sixteen bytes that name the vocabulary: with the same, an id means the same text."""
+        return self.vocabulary.fingerprint(self.pre)
 
     # --- encoding -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -75,6 +76,14 @@ class Vocabulary:
         if first_wins:
             keep.reverse()
         return dict(zip(map(self.tokens.__getitem__, keep), keep, strict=True))
+
+    def fingerprint(self, rules: str) -> bytes:
+        """Sixteen bytes that name the spelling and the type of every token, and the rules that split a text."""
+        h = hashlib.blake2b(rules.encode("utf-8", "surrogateescape"), digest_size=16, person=b"fucina.tokens")
+        h.update(np.array([len(token) for token in self.tokens], "<u4").tobytes())
+        h.update(self.types.astype("<i4").tobytes())
+        h.update(b"".join(self.tokens))
+        return h.digest()
 
     def of_types(self, *types: TokenType) -> list[int]:
         """Ids of the tokens of these types, ascending."""
