@@ -1828,7 +1828,10 @@ def verifier(fault="", error=ValueError):
 
 
 def right_steps(error):
-    """Right verify steps in many other styles than the chapter's, each with a word on it."""
+    """Right verify steps in many other styles than the chapter's, each with a word on it.
+
+    They use what the contract names, and nothing else: a proof may bring a model, a cache and a sampler of its own.
+    """
 
     def refuse(cache, history):
         if cache.len != len(history) - 1:
@@ -1864,7 +1867,7 @@ def right_steps(error):
 
     def vectorised(a, b, c, d, e):
         refuse(b, c)
-        scores = np.array(a.forward([c[-1], *d], b))
+        scores = a.forward([c[-1], *d], b)
         chosen = np.full(len(d) + 1, -1)
         for i in range(len(scores)):
             chosen[i] = e.next(scores[i], c + [int(token) for token in chosen[:i]])
@@ -1881,13 +1884,12 @@ def right_steps(error):
         try:
             scores = model.forward([history[-1], *draft], cache)
             while True:
-                history.append(sampler.next(scores[i], tuple(history)))
+                history.append(sampler.next(scores[i], list(history)))
                 if draft[i:i + 1] != history[-1:]:
                     return len(history) - start
                 i += 1
         finally:
-            cache.truncate(start)
-            cache.rows += history[start:-1]
+            cache.truncate(len(history) - 1)
 
     def only_when_needed(model, cache, history, draft, sampler):
         refuse(cache, history)
@@ -1920,8 +1922,8 @@ def right_steps(error):
     return {
         "written recursively": recursive,
         "written with a generator, and with other names for its arguments": generated,
-        "written with arrays": vectorised,
-        "makes the kept rows anew in a `finally`, and shows the sampler a tuple": in_finally,
+        "keeps its choices in an array": vectorised,
+        "rewinds in a `finally`, and shows the sampler a copy of the history": in_finally,
         "calls `truncate` only when there is something to forget": only_when_needed,
         "an object; calls `truncate` twice, and raises a class derived from InvalidDecodeState": Stepper(),
     }
