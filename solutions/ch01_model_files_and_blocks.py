@@ -789,6 +789,16 @@ def cuts_large_weights(x):
     return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
 
 
+@ex.wrong("Scales below 6.1e-5 become 0, and whole blocks with them. A half holds numbers down to 6e-8, with fewer digits: let "
+          "`astype` round them.")
+def drops_small_scales(x):
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1) / np.float32(127)
+    q = np.rint(blocks / np.where(d > 0, d, 1)[:, None]).astype(np.int8)
+    stored = np.where(d < 6.1e-5, 0, d).astype(np.float16)
+    return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
+
+
 def quantised(t, quantize_row, x, name):
     """Call, and check types and shapes: (d, q, error) with d and q as float64."""
     t.story.append(name)
@@ -814,6 +824,7 @@ def scales(quantize_row, t):
     rows = [("x = np.arange(32), float32", np.arange(32, dtype=np.float32)),
             ("x = -np.arange(32), float32", -np.arange(32, dtype=np.float32))]
     rows += [(f"x = a random row of {n} blocks", row_of(t, n)) for n in (1, 2, 5)]
+    rows += [("x = a random row of 2 blocks, numbers of about 0.001", row_of(t, 2, 1e-3))]
     for name, x in rows:
         t.case()
         d, _, _ = quantised(t, quantize_row, x, name)

@@ -1361,10 +1361,25 @@ class CountsFromTheEnd(Ban):
 ROW = [3.0, -1.0, 2.0, 0.5]
 
 
+@ex.wrong("Writes into the history: it notes there which tokens were forbidden. The history belongs to the engine, and other processors "
+          "read it.")
+class WritesIntoTheHistory(Ban):
+    def process(self, logits, history):
+        super().process(logits, history)
+        history.append(-1)
+
+
+@ex.wrong("Forbids the first 64 tokens of the list, and forgets the others. A ban may be as long as the vocabulary.")
+class SixtyFour(Ban):
+    def __init__(self, tokens, first=None):
+        super().__init__(tokens, first)
+        self.tokens = self.tokens[:64]
+
+
 def processed(t, ban, name="ban", history=(), row=ROW):
     """`process` on a fresh row; returns the row afterwards."""
     logits = np.array(row)
-    t.call(ban.process, logits, list(history), shown=f"{name}.process(row, {list(history)})", changes=True)
+    t.call(ban.process, logits, list(history), shown=f"{name}.process(row, {list(history)})", changes=(0,))
     return logits.tolist()
 
 
@@ -1390,6 +1405,9 @@ def forbids(Ban, t):
     for tokens in ([1], [0, 3], [], [2, 2, 0]):
         t.case(f"row = np.array({ROW})")
         t.equal(processed(t, make(t, Ban, tokens)), banned(*tokens), "the row")
+    row, tokens = [1.5] * 400, list(range(0, 400, 3))
+    t.case("row = np.full(400, 1.5)")
+    t.equal(processed(t, make(t, Ban, tokens), row=row), banned(*tokens, row=row), "the row")
 
 
 @ex.check("whatever the logits are, a forbidden token is never the best")

@@ -402,6 +402,38 @@ def verifies_the_beginning(model, cache, history, draft, sampler):
     return len(history) - before
 
 
+@ex.wrong("Compares with `is not`. That asks whether two are the same object; small numbers happen to be, tokens from a vocabulary of "
+          "50000 are not. Use `!=`.")
+def asks_for_the_same_object(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] is not draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("An error of the pass is swallowed, and the step says that it committed nothing. The caller then asks again and again: let "
+          "it go on.")
+def says_nothing(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before = len(history)
+    try:
+        rows = model.forward([history[-1], *draft], cache)
+    except Exception:
+        return 0
+    for i, row in enumerate(rows):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
 PROMPTS = ([5], [1, 2], [3, 1, 4, 1, 5])
 # (drafted, how many of them are right), the telling cases first
 DRAFTS = ((2, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (4, 3), (4, 4), (20, 17))
@@ -501,6 +533,27 @@ def many_steps(verify_step, t, temperature, penalty):
             if temperature:
                 t.holds(sampler.draws == len(history) - len(prompt),
                         f"{sampler.draws} random draws for {len(history) - len(prompt)} committed tokens")
+
+
+class OwnToken(int):
+    """A token that is an object of its own, as large numbers are in Python: equal to others, and none of them."""
+
+
+@ex.check("tokens are compared by their values; an error goes on to the caller")
+def by_value(verify_step, t):
+    for prompt in PROMPTS:
+        want = plain(prompt, 4)
+        (cache, history), draft = prefilled(prompt), [OwnToken(token) for token in want[:3]]
+        t.case(*told(prompt, want[:3], 3), "draft = [OwnToken(token) for token in draft]      # equal, and not the same objects")
+        t.call(verify_step, ToyModel(), cache, history, draft, ToySampler(), changes=True,
+               shown="verify_step(model, cache, history, draft, ToySampler())")
+        t.equal(history, prompt + want, "history")
+    for model, sampler, error, shown in ((ToyModel(0), ToySampler(), "OSError", "ToyModel(fails_at=0), cache, history, [1], ToySampler()"),
+                                         (ToyModel(), ToySampler(fails_at=0), "ValueError",
+                                          "ToyModel(), cache, history, [1], ToySampler(fails_at=0)")):
+        cache, history = prefilled([5])
+        t.case("history = [5]; the cache holds 0 rows")
+        t.raises(error, verify_step, model, cache, history, [1], sampler, shown=f"verify_step({shown})")
 
 
 @ex.check("the sampler sees the history with the accepted tokens in it")
@@ -991,6 +1044,11 @@ def ctrl_c(safe_step, t):
             t.raises("KeyboardInterrupt", safe_step, ToyModel(), cache, history, want[:n], ToySampler(), emit,
                      shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
             expect_settled(t, prompt, want[:k + 1], cache, history, emit.seen)
+    want, (cache, history), emit = plain([5], 3), prefilled([5]), Listener(1, GeneratorExit)
+    t.case(*told([5], want[:2], 2), "emit raises a GeneratorExit at token number 2: it is no Exception either")
+    t.raises("GeneratorExit", safe_step, ToyModel(), cache, history, want[:2], ToySampler(), emit,
+             shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+    expect_settled(t, [5], want[:2], cache, history, emit.seen)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1332,9 +1390,9 @@ class Counted(list):
 def cost(PromptLookup, t):
     for n, size in ((2, 400), (3, 4000)):
         touched, copies = [0], [0]
-        ends = list(range(50, 50 + n))
-        text = [Token(token, touched) for token in (*ends, *t.rng.integers(0, 50, size), *ends)]
-        t.case(f"# text: {len(text)} tokens; it begins with {ends}, and ends with them again", f"source = PromptLookup(n={n})")
+        ends, half = list(range(50, 50 + n)), size // 2
+        text = [Token(token, touched) for token in (*t.rng.integers(0, 50, half), *ends, *t.rng.integers(0, 50, half), *ends)]
+        t.case(f"# text: {len(text)} tokens; in its middle stands {ends}, and at its end again", f"source = PromptLookup(n={n})")
         source = PromptLookup(n)
         t.call(source.observe, text[:-1], shown="source.observe(text[:-1])", changes=True)
         for name, *args in (("observe", text[-1:]), ("suggest", Counted(text, copies), 4)):

@@ -238,6 +238,20 @@ def looks_at_sixteen_tokens(stream):
     return best
 
 
+@ex.wrong("Is content with a match of four tokens. The longest counts, and it may stand further back.")
+def is_soon_content(stream):
+    n, best = len(stream), (0, -1)
+    for end in range(n - 2, -1, -1):
+        length = 0
+        while length <= end and stream[end - length] == stream[n - 1 - length]:
+            length += 1
+        if length > best[0]:
+            best = (length, end)
+        if length >= 4:
+            break
+    return best
+
+
 def small_texts():
     """Texts over two and three tokens, the shortest first."""
     for n in range(1, 6):
@@ -283,7 +297,8 @@ def longest(mine, t):
 
 @ex.check("of several places where it ended, the latest")
 def latest(mine, t):
-    for stream in ([1, 2, 1, 3, 1], [5, 6, 1, 5, 6, 2, 5, 6], [1, 1, 1, 1], *small_texts()):
+    random = [[int(token) for token in t.rng.integers(0, 2 + i % 2, 40)] for i in range(30)]
+    for stream in ([1, 2, 1, 3, 1], [5, 6, 1, 5, 6, 2, 5, 6], [1, 1, 1, 1], *small_texts(), *random):
         t.case()
         t.equal(t.call(mine.longest_match, stream), expected_match(stream))
 
@@ -1665,6 +1680,12 @@ def overshoots(model, drafter, prompt, n):
     return history[len(prompt):], counts
 
 
+@ex.wrong("Takes note of eight tokens at most. A prompt comes in one call, however long it is.", replaces="Recycler")
+class HearsEight(Recycler):
+    def observe(self, committed):
+        super().observe(committed[:8])
+
+
 def recycler_told(t, Recycler, k, *parts):
     """A Recycler that has observed some texts."""
     t.case(f"r = Recycler(k={k})")
@@ -1687,7 +1708,7 @@ def moves_to_front(mine, t):
 
 @ex.check("the first token of a call follows the last one of the call before")
 def across_calls(mine, t):
-    for parts in (([1], [5]), ([1, 2], [5], [6]), ([4], [1], [4], [2]), ([0], [5]), ([3, 0, 4], [0], [7])):
+    for parts in (([1], [5]), ([1, 2], [5], [6]), ([4], [1], [4], [2]), ([0], [5]), ([3, 0, 4], [0], [7]), ([*range(30)], [2, 9])):
         recycler = recycler_told(t, mine.Recycler, 8, *parts)
         text = sum(parts, [])
         for token in sorted(set(text[:-1])):

@@ -407,6 +407,19 @@ def a_margin_for_each(odds, cost, allowance=math.inf):
     return best
 
 
+@ex.wrong("Looks at sixteen drafted tokens at most. How many there are is the source's business, and `odds` has one number for each.")
+def sixteen_at_most(odds, cost, allowance=math.inf):
+    best, most = 0, MARGIN
+    expected, together = 1.0, 1.0
+    for d, chance in enumerate(odds[:16], 1):
+        together *= chance
+        expected += together
+        price = cost(d + 1)
+        if price <= 1 + allowance and expected - price > most:
+            best, most = d, expected - price
+    return best
+
+
 STAIRS = {1: 1.0, 2: 1.25, 3: 1.75, 4: 1.5, 5: 2.25, 6: 2.5, 7: 2.75, 8: 2.75, 9: 3.5, 10: 3.75, 11: 4.0, 12: 4.0,
           13: 4.75, 14: 5.0, 15: 5.25, 16: 5.25, 17: 6.0}
 LINE = {rows: 1 + 0.25 * (rows - 1) for rows in range(1, 18)}
@@ -450,6 +463,7 @@ def most_won(best_draft, t):
     for odds, want in (([0.9, 0.9, 0.9, 0.2], 3), ([0.5] * 6, 1), ([0.8] * 8, 6), ([0.6, 0.6, 0.6, 0.6], 2),
                        ([1.0] * 16, 16), ([0.9, 0.1, 1.0, 1.0], 1), ([0.32, 1.0, 1.0], 3)):
         choose(t, best_draft, odds, LINE, want)
+    choose(t, best_draft, [1.0] * 40, {rows: 1 + 0.5 * (rows - 1) for rows in range(1, 42)}, 40)
     for n in (3, 6, 10, 16):
         for _ in range(6):
             odds = [round(float(p), 2) for p in t.rng.uniform(0.3, 1.0, n)]
@@ -936,6 +950,20 @@ LOSING = (1, 0, 4, 2.0)  # committed, accepted, drafted, cost
 WINNING = (5, 4, 4, 2.0)
 
 
+@ex.wrong("A probe with few drafted tokens passes, whatever it won. `enough` says when drafting can be called losing; a probe has to win, "
+          "or it has failed.")
+class PassesShortProbes(Gate):
+    def record(self, committed, accepted, drafted, cost):
+        was, last, window = self.state, self.left == 1, list(self.window)
+        super().record(committed, accepted, drafted, cost)
+        if was == "probing" and last and self.state == "off":
+            entries = [*window, (committed, accepted, drafted, cost)]
+            if sum(entry[2] for entry in entries) < self.enough:
+                self.state = "on"
+                self.backoff //= 2
+                self.window.extend(entries)
+
+
 def new_gate(t, Gate, **options):
     """A gate, and the code that makes it."""
     t.case(f"gate = Gate({', '.join(f'{name}={value}' for name, value in options.items())})")
@@ -1043,6 +1071,11 @@ def must_win(Gate, t):
         t.equal(gate.state, "probing", "gate.state after 2 of 3 verifies")
         probe(t, gate, entry)
         t.equal(gate.state, state, "gate.state after the probe")
+    gate = new_gate(t, Gate, pause=2, longest=8, probes=3, enough=50)
+    verify(t, gate, (1, 0, 8, 2.5), 7)
+    pause_of(t, gate)
+    probe(t, gate, (1, 0, 1, 1.25), 3)
+    t.equal(gate.state, "off", "gate.state after a probe that won nothing, with fewer than `enough` drafted tokens")
     for margin, state in ((0.25, "on"), (0.5, "off")):
         gate = new_gate(t, Gate, pause=2, longest=8, probes=3, margin=margin)
         turn_off(t, gate)
@@ -1350,6 +1383,7 @@ def clamps(LiveCost, t):
         live = live_after(t, LiveCost, (0.25,))
         price(t, live, table, seconds)
         t.close(live.scale, want, "live.scale")
+        t.close(live.plain, 0.25, "live.plain")
 
 
 @ex.check("after many equal samples the scale is theirs, as far as the clamp lets it")

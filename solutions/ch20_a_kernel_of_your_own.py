@@ -1604,4 +1604,5 @@ def errors_are_told(Linear, t):
     for fails_at in (0, 3, 5):
         linear, matrix = made(t, Linear, Kernel(fails_at=fails_at), 3), some_matrix(t, 48, 32)
         t.story.append(f"the kernel raises an OSError for group {fails_at}")
-        t.raises("OSError", linear, matrix, np.ones(32, np.float32), shown="linear(matrix, x)")
+        error = t.raises("OSError", linear, matrix, np.ones(32, np.float32), shown="linear(matrix, x)")
+        t.holds(str(error) == "a thread stumbled", f"the error says {str(error)!r}, but the kernel's said 'a thread stumbled'")
