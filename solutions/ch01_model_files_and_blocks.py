@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 
 from course.exercises import Exercise, given
+from course.grading import proving
 
 NUMBERS = given({
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f",
@@ -1011,6 +1012,16 @@ def sums_of_floats(d, m, q, dx, qx):
     return float((scale * (q * qx).sum(axis=1) + minimum * qx.sum(axis=1)).sum())
 
 
+@ex.wrong("Each quant becomes a float, one by one, before it is multiplied. Multiply and add whole numbers, and make one float of the sum "
+          "of a block.")
+def floats_of_quants(d, m, q, dx, qx):
+    total = 0.0
+    for a, b, weights, c, activations in zip(d, m, q, dx, qx):
+        dot = sum(float(w) * float(x) for w, x in zip(weights, activations))
+        total += float(c) * (float(a) * dot + float(b) * sum(float(x) for x in activations))
+    return total
+
+
 @ex.wrong("Each weight is worked out as a float, one by one, and then multiplied by its activation. Sum q * qx and qx as integers "
           "first, and bring in the scales once per block.")
 def one_float_after_the_other(d, m, q, dx, qx):
@@ -1134,6 +1145,30 @@ def watched_conversions(Watched):
             setattr(np, name, kept[name])
 
 
+@contextlib.contextmanager
+def counted_floats(names, calls):
+    """The name `float` among a learner's names, which counts how often it makes a number, and is else what it was."""
+    class Counting(type):
+        def __call__(cls, *args):
+            calls[0] += 1
+            return float(*args)
+
+        def __instancecheck__(cls, value):
+            return isinstance(value, float)
+
+    class Float(float, metaclass=Counting):
+        dtype = np.dtype(float)  # as NumPy reads the name
+
+    before = names.get("float")
+    names["float"] = Float
+    try:
+        yield
+    finally:
+        del names["float"]
+        if before is not None:
+            names["float"] = before
+
+
 @ex.check("inside a block no weight and no activation becomes a float")
 def integers_only(integer_dot, t):
     for blocks in (1, 3):
@@ -1142,10 +1177,13 @@ def integers_only(integer_dot, t):
         q = t.rng.integers(0, 16, (blocks, 32)).astype(np.uint8)
         qx = t.rng.integers(-127, 128, (blocks, 32)).astype(np.int8)
         t.case(f"random blocks: {blocks}")
-        with watched_conversions(Watched):
+        calls = [0]
+        with watched_conversions(Watched), counted_floats(proving.home(integer_dot), calls):
             expect_dot(t, integer_dot, halves(t, blocks), -8 * halves(t, blocks), q.view(Watched),
                        halves(t, blocks).astype(np.float32), qx.view(Watched))
         t.holds(not seen, f"{(seen or [''])[0]}. Floats come in once per block, when its integers are summed")
+        t.holds(calls[0] <= 16 * blocks + 16, f"float() is called {calls[0]} times for {blocks} block(s) of 32 weights. Floats come "
+                                              "in once per block, when its integers are summed")
 
 
 @ex.check("a minimum whose activations sum to 0 leaves no trace, however large it is")
