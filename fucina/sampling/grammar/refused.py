@@ -5,17 +5,16 @@ Only what the root can reach is looked at: an unused definition constrains nothi
 
 from __future__ import annotations
 
-import json
-import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import GrammarTooLarge, UnsatisfiableGrammar, UnsupportedKeyword
+from ...errors import UnsatisfiableGrammar, UnsupportedKeyword
 from .finite import finite
 from .walk import LISTS, MAPS, ONE, Node, names, reachable, together
 
 EXACT = 2**53  # up to here a 64-bit float holds every integer
+CONSTANT = 2**63  # from here on, llguidance takes a constant for another number, or ends the process
 
 _LAYOUT = {"whitespace_flexible", "whitespace_pattern", "item_separator", "key_separator"}
 _ENFORCED = frozenset(
@@ -28,7 +27,6 @@ _NOTES = frozenset(
     "description discriminator example examples externalDocs id nullable readOnly title writeOnly xml".split()
 )
 _DROPPED = ("extends", "disallow", "divisibleBy")  # constraints of older drafts, which llguidance does not look at
-_IN_LARK = re.compile(r"%json\s*(?=\{)")
 
 
 class IgnoredKeyword(UserWarning):
@@ -55,7 +53,7 @@ def checked(schema: Node) -> list[Node]:
         )
     if not finite(schema, nodes):
         raise UnsatisfiableGrammar(
-            "no text satisfies the schema: what it requires refers back to itself without an end"
+            "no text satisfies the schema: what it requires is forbidden, or refers back to itself without an end"
         )
     return nodes
 
@@ -67,18 +65,6 @@ def check_embedded(schema: Any) -> None:
     if isinstance(schema, dict):
         own = schema.get("x-guidance")
         checked({k: v for k, v in schema.items() if k != "x-guidance"} if _only_layout(own) else schema)
-
-
-def check_lark(text: str) -> None:
-    """Check the schemas in a Lark grammar: what follows each `%json`."""
-    for found in _IN_LARK.finditer(text):
-        try:
-            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
-        except RecursionError:
-            raise GrammarTooLarge("a schema in the grammar is nested too deeply") from None
-        except ValueError:
-            continue  # in a string or a comment; elsewhere the compiler refuses it
-        check_embedded(schema)
 
 
 def _only_layout(value: Any) -> bool:
@@ -126,9 +112,10 @@ def _check_numbers(node: Node) -> None:
         waiting = [node.get(name)]
         while waiting:
             value = waiting.pop()
-            if isinstance(value, int) and not _held(value):
+            if isinstance(value, (int, float)) and (abs(value) >= CONSTANT or not _held(value)):
                 raise UnsupportedKeyword(
-                    f"{name} {str(value)[:40]} is not supported: it would be rounded (integers up to 2**53 are not)"
+                    f"{name} {str(value)[:40]} is not supported: it would become another number (integers up to 2**53 do "
+                    "not)"
                 )
             waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
 
