@@ -47,7 +47,9 @@ def check_lark(text: str) -> None:
         if found["attribute"]:
             raise UnsupportedKeyword(f"the attribute {found['attribute']} is not supported: it is not about text")
         if found["open"]:
-            raise UnsupportedKeyword(f'{found["open"]}="" is not supported: the end of the reply cannot be inside a rule')
+            raise UnsupportedKeyword(
+                f'{found["open"]}="" is not supported: the end of the reply cannot be inside a rule'
+            )
         if found["json"]:
             try:
                 value, at = json.JSONDecoder().raw_decode(text, at)

@@ -50,7 +50,10 @@ _UNSUPPORTED = (
     "not implemented",
     "not disjoint",
 )
-_TOO_LARGE = ("too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed", "exhausted", "decimal literal invalid")
+_TOO_LARGE = (
+    "too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed", "exhausted",
+    "decimal literal invalid",
+)  # fmt: skip
 
 
 def llguidance() -> Any:

@@ -11,10 +11,8 @@ from typing import Any
 
 from ...errors import UnsatisfiableGrammar, UnsupportedKeyword
 from .finite import finite
+from .numeric import check_numbers
 from .walk import LISTS, MAPS, ONE, Node, names, reachable, together
-
-EXACT = 2**53  # up to here a 64-bit float holds every integer
-CONSTANT = 2**63  # from here on, llguidance takes a constant for another number, or ends the process
 
 _LAYOUT = {"whitespace_flexible", "whitespace_pattern", "item_separator", "key_separator"}
 _ENFORCED = frozenset(
@@ -46,6 +44,7 @@ def checked(schema: Node) -> list[Node]:
     for node in nodes:
         _check(schema, node)
         ignored.update(name for name in node.keys() - _ENFORCED - _NOTES if not name.startswith("x-"))
+    check_numbers(schema, nodes)
     if ignored:
         told = ", ".join(sorted(ignored)[:8])
         warnings.warn(
@@ -88,44 +87,12 @@ def _check(root: Node, node: Node) -> None:
             )
     if node.get("format") == "unknown":
         raise UnsupportedKeyword("Unknown format: unknown")
-    _check_numbers(node)
     for pattern in _patterns(node):
         if (operator := _set_operator(pattern)) is not None:
             raise UnsupportedKeyword(
                 f"pattern {pattern[:80]!r}: {operator} inside [ ] is not supported, it would be read as an operation on "
                 "sets of characters; write a backslash before it"
             )
-
-
-def _check_numbers(node: Node) -> None:
-    """Refuse numbers that would be rounded."""
-    for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
-        value = node.get(name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            continue
-        if abs(value) > EXACT:
-            raise UnsupportedKeyword(
-                f"{name} {str(value)[:40]} is not supported: it cannot be enforced to the last digit "
-                "(up to 2**53 it can)"
-            )
-    for name in ("const", "enum"):
-        waiting = [node.get(name)]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, (int, float)) and (abs(value) >= CONSTANT or not _held(value)):
-                raise UnsupportedKeyword(
-                    f"{name} {str(value)[:40]} is not supported: it would become another number (integers up to 2**53 do "
-                    "not)"
-                )
-            waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-
-
-def _held(value: float) -> bool:
-    """Whether a 64-bit float holds a number."""
-    try:
-        return int(float(value)) == value if isinstance(value, int) else True
-    except OverflowError:
-        return False
 
 
 def _patterns(node: Node) -> Iterator[str]:
