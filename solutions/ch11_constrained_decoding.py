@@ -1364,6 +1364,8 @@ def bans_and_forces(Phrase, t):
         t.story.append("row = np.array([300.0, -1.0, -250.0, 2.0, 5.0])")
         free = row_with(*(i for i in range(5) if i not in banned))
         t.equal(shown_row(t, p), free, "the row")
+        told(t, p, phrase[0])  # nothing begins without the trigger
+        t.equal(shown_row(t, p), free, "the row")
         told(t, p, trigger)
         for token in phrase:
             for history in ([trigger], []):  # a row may be looked at twice, and the history does not matter
