@@ -12,8 +12,8 @@ from ...checks import shown, token_ids
 from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption, MatcherFailed, UnsupportedKeyword
 from . import llg
 from .constraint import Constraint
-from .lark import check_lark
-from .refused import check_embedded
+from .lark import checked_lark
+from .refused import embedded
 from .schema import CHARACTERS, check_unicode, prepared
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class Grammar:
     @classmethod
     def lark(cls, text: str) -> Grammar:
         """Sentences of a context-free grammar, in llguidance's variant of Lark's notation; they begin at `start`."""
-        check_lark(_text("a Lark grammar", text))
-        return cls("lark", llg.program("lark_grammar", text))
+        return cls("lark", llg.program("lark_grammar", checked_lark(_text("a Lark grammar", text))))
 
     @classmethod
     def llguidance(cls, source: str | dict[str, Any]) -> Grammar:
@@ -110,8 +109,9 @@ class Grammar:
         for grammar in grammars:
             _check_names("a grammar in a composition", grammar, PARTS)
             if isinstance(grammar.get("lark_grammar"), str):
-                check_lark(grammar["lark_grammar"])
-            check_embedded(grammar.get("json_schema"))
+                grammar["lark_grammar"] = checked_lark(grammar["lark_grammar"])
+            if "json_schema" in grammar:
+                grammar["json_schema"] = embedded(grammar["json_schema"])
         return cls("llguidance", llg.composed(grammars))
 
     # --- use ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import json
 import re
 
 from ...errors import GrammarTooLarge, UnsupportedKeyword
-from .refused import check_embedded
+from .refused import embedded
 
 RULES = 5_000
 
@@ -26,8 +26,8 @@ _LEXEME = re.compile(
 )
 
 
-def check_lark(text: str) -> None:
-    """Refuse what would be enforced in part only.
+def checked_lark(text: str) -> str:
+    """Refuse what would be enforced in part only; return the text as it is compiled.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def check_lark(text: str) -> None:
     rules = sum(1 for _ in _RULE.finditer(text))
     if rules > RULES:
         raise GrammarTooLarge(f"the grammar has {rules} rules, the limit is {RULES}")
-    at = 0
+    at, done, parts = 0, 0, []
     while (found := _LEXEME.search(text, at)) is not None:
         at = found.end()
         if found["token"]:
@@ -51,11 +51,14 @@ def check_lark(text: str) -> None:
                 f'{found["open"]}="" is not supported: the end of the reply cannot be inside a rule'
             )
         if found["json"]:
+            begin = at
             try:
-                value, at = json.JSONDecoder().raw_decode(text, at)
+                value, at = json.JSONDecoder().raw_decode(text, begin)
             except RecursionError:
                 raise GrammarTooLarge("a schema in the grammar is nested too deeply") from None
             except ValueError:
-                return  # the compiler refuses it
+                break  # the compiler refuses it
             if found["json"].startswith("%json"):
-                check_embedded(value)
+                parts += [text[done:begin], json.dumps(embedded(value), ensure_ascii=False)]
+                done = at
+    return "".join([*parts, text[done:]])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import UnsatisfiableGrammar, UnsupportedKeyword
+from .escapes import escapes
 from .finite import finite
 from .numeric import check_numbers
 from .walk import LISTS, MAPS, ONE, Node, names, reachable, together
@@ -57,13 +58,18 @@ def checked(schema: Node) -> list[Node]:
     return nodes
 
 
-def check_embedded(schema: Any) -> None:
-    """Check a schema inside another kind of grammar.  Its layout may be its own, what is enforced may not."""
+def embedded(schema: Any) -> Any:
+    """Check a schema inside another kind of grammar, and return it as it is compiled.
+
+    Its layout may be its own, what is enforced may not.
+    """
     if schema is False:
         raise UnsatisfiableGrammar("no text satisfies the schema false")
-    if isinstance(schema, dict):
-        own = schema.get("x-guidance")
-        checked({k: v for k, v in schema.items() if k != "x-guidance"} if _only_layout(own) else schema)
+    if not isinstance(schema, dict):
+        return schema
+    own = schema.get("x-guidance", {})
+    nodes = checked({k: v for k, v in schema.items() if k != "x-guidance"} if _only_layout(own) else schema)
+    return {**schema, "x-guidance": {**own, "json_allowed_escapes": escapes(nodes)}}
 
 
 def _only_layout(value: Any) -> bool:
