@@ -262,15 +262,15 @@ def test_a_declared_name_cannot_be_spelled_with_codes(name):
     patterned = {"type": "object", "patternProperties": {"^(a|b[^c]*)$": {"type": "integer"}}}
     for schema in (NAMED, patterned, {**NAMED, "additionalProperties": {"type": "string"}}):
         for make in embeddings(schema)[:3]:
-            assert not make().matches('{"%s": "x"}' % name)
+            assert not make().matches(f'{{"{name}": "x"}}')
     parts = {"grammars": [{"lark_grammar": "start: @v"}, {"name": "v", "json_schema": NAMED}]}
-    assert not Grammar.llguidance(parts).matches('{"%s": "x"}' % name)
+    assert not Grammar.llguidance(parts).matches(f'{{"{name}": "x"}}')
 
 
 def test_constants_with_control_characters():
     assert J(NAMED).matches('{"a": 1, "b\\u0001\\n": 2, "c\\n": "d\\t"}')
     constant = {"const": {"x": "\x01\x7f\n"}}
-    assert any(J(constant).matches('{"x": "%s"}' % text) for text in ("\\u0001\x7f\\n", "\\u0001\\u007f\\n"))
+    assert any(J(constant).matches(f'{{"x": "{text}"}}') for text in ("\\u0001\x7f\\n", "\\u0001\\u007f\\n"))
     closed = {"type": "object", "properties": {"x": {"enum": ["\x01"]}}, "additionalProperties": False}
     assert J(closed).matches('{"x": "\\u0001"}')
     with pytest.raises(UnsupportedKeyword, match="control characters"):
