@@ -936,7 +936,7 @@ def all_or_nothing(automaton, state, pieces, tokens):
 
 
 @ex.wrong("Takes a token of blanks for one without text. A blank is text.", replaces="valid_prefix")
-def no_blanks(automaton, state, pieces, tokens):
+def blanks_are_nothing(automaton, state, pieces, tokens):
     for i, token in enumerate(tokens):
         if not 0 <= token < len(pieces) or not pieces[token].strip():
             return i
@@ -996,7 +996,7 @@ def circles(mine, t):
 
 
 @ex.check("forced: every byte counts, 0, line ends, 255, and the first half of a character")
-def odd_bytes(mine, t):
+def forced_odd_bytes(mine, t):
     edges, accepting = [{0: 1}, {195: 2}, {168: 3, 169: 3}, {255: 4}, {10: 5}, {}], {5}
     for limit in (99, 2, 1):
         for state in (3, 0, 1, 2, 4, 5):
