@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from decimal import Decimal
-from itertools import product
 from typing import Any
 
 from ...errors import UnsupportedKeyword
@@ -73,10 +73,11 @@ def _check_open_ends(root: Node, nodes: list[Node]) -> None:
 def _open_ended(nodes: list[Node]) -> tuple[str, float, float] | None:
     """An exclusive bound that is whole, and a bound on its other side less than 1 away: name, value, other value."""
     for name, others, sign in (("exclusiveMinimum", HIGH, 1), ("exclusiveMaximum", LOW, -1)):
-        ends = {end for end in _bounds(nodes, [name]) if end == int(end) and end * sign >= 0}
-        for end, other in product(sorted(ends), sorted(set(_bounds(nodes, others)))):
-            if 0 < (other - end) * sign < 1:
-                return name, end, other
+        after = sorted(sign * other for other in _bounds(nodes, others))
+        for end in _bounds(nodes, [name]):
+            at = bisect_right(after, sign * end)  # the nearest bound on the other side
+            if end == int(end) and sign * end >= 0 and at < len(after) and after[at] - sign * end < 1:
+                return name, end, sign * after[at]
     return None
 
 
