@@ -31,7 +31,8 @@ def check(model, seeds, prompt=PROMPT, max_tokens=120, per_pass=8, make=case):
     cases = {seed: make(seed) for seed in seeds}
 
     def run(seed, speculative):
-        return Run(model, cases[seed][0], prompt, SAMPLINGS[seed % len(SAMPLINGS)], seed, speculative, max_tokens)
+        sampling, haste = SAMPLINGS[seed % len(SAMPLINGS)], 10.0 if make is lark_case else 0.0
+        return Run(model, cases[seed][0], prompt, sampling, seed, speculative, max_tokens, haste)
 
     whole = drafted = accepted = 0
     expected = {}
