@@ -14,7 +14,6 @@ from .llg import Program, Vocabulary, failure
 if TYPE_CHECKING:
     from ...tokenizers import Tokenizer
 
-FEW = 8  # where at most one token in so many is allowed, the sampler looks at these alone
 SPECIAL = b"\xff"  # begins a special token in what llguidance forces: such a token is not text
 LONGEST = 256  # forced bytes that are drafted at most
 
@@ -33,7 +32,7 @@ class Constraint:
     """
 
     __slots__ = (
-        "_ended", "_few", "_is_few", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
+        "_ended", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
     )  # fmt: skip
 
     def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
@@ -52,17 +51,27 @@ class Constraint:
         ------
         MatcherFailed : nothing may follow although the text is not whole, or a limit was reached.
         """
-        self._look()
         bits = np.unpackbits(
-            self._mask.view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
+            self.mask().view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
         )
         np.copyto(logits[: len(bits)], -np.inf, where=bits == 0)
         logits[len(bits) :] = -np.inf
 
-    def allowed(self) -> np.ndarray | None:
-        """Return the ids that may follow, ascending, if they are few; None if they are many.  Raises as `process`."""
+    def mask(self) -> np.ndarray:
+        """Return the mask of the next token, uint32 [words], see `LogitProcessor`; it is valid until the next commit.
+
+        Raises as `process`.
+        """
         self._look()
-        return self._few if self._is_few else None
+        return self._mask
+
+    def permits(self, token: int) -> bool:
+        """Return whether the mask allows a token, without computing it."""
+        if self._ready:
+            return token < self._vocabulary.size and bool(self._mask[token >> 5] >> np.uint32(token & 31) & 1)
+        if token in self._vocabulary.ends:
+            return not self._ended and self.accepting
+        return self.valid_prefix([token]) == 1
 
     def commit(self, token: int) -> None:
         """Enter a chosen token.
@@ -84,9 +93,8 @@ class Constraint:
     def reset(self) -> None:
         """Begin another text."""
         self._matcher = self._vocabulary.matcher(self._program)
-        self._ready = self._ended = self._is_few = False
+        self._ready = self._ended = False
         self._spelled = None
-        self._few = np.empty(0, np.int64)
 
     # --- structure: what must follow ----------------------------------------------------------------------------------
 
@@ -170,11 +178,4 @@ class Constraint:
         reason = failure(self._matcher)
         if reason is not None:
             raise MatcherFailed(f"the text cannot go on: {reason}")
-        count = int(np.bitwise_count(mask).sum())
-        self._is_few = count * FEW <= self._vocabulary.size
-        if self._is_few:
-            words = np.flatnonzero(mask)
-            bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(len(words), 32)
-            at, bit = np.nonzero(bits)
-            self._few = words[at] * 32 + bit
         self._ready = True
