@@ -54,11 +54,11 @@ class Sampler:
     belongs to one stream and one thread.
     """
 
-    __slots__ = ("_ids", "_row", "_scratch", "options", "processor", "rng")
+    __slots__ = ("_grammar", "_ids", "_others", "_processor", "_row", "_scratch", "options", "rng")
 
     def __init__(self, options: SamplerOptions | None = None, processor: LogitProcessor | None = None):
         self.options = SamplerOptions() if options is None else options
-        self.processor = check_processor(processor)
+        self.processor = processor
         self.rng = CounterRng(self.options.seed)
         self._row = np.empty(0, np.float32)
         self._ids: np.ndarray | None = None
@@ -96,9 +96,7 @@ class Sampler:
         """Choose as `next` does, but change nothing yet: returns the token, and the `position` to commit it with."""
         options = self.options
         row = self._as_row(logits)
-        processors = self.processors
-        grammar = processors[-1] if processors and has_mask(processors[-1]) else None
-        others = processors if grammar is None else processors[:-1]
+        others, grammar = self._others, self._grammar
         if others or options.penalises:
             self._row[:] = row
             row = self._row
@@ -150,8 +148,8 @@ class Sampler:
 
         If the processor raises, nothing was drawn.
         """
-        if self.processor is not None:
-            self.processor.commit(token)
+        if self._processor is not None:
+            self._processor.commit(token)
         self.rng.position = position
 
     def reset(self) -> None:
@@ -160,9 +158,21 @@ class Sampler:
         reset_processor(self.processor)
 
     @property
+    def processor(self) -> LogitProcessor | None:
+        """The logit processor, or a composition of several."""
+        return self._processor
+
+    @processor.setter
+    def processor(self, processor: LogitProcessor | None) -> None:
+        every = members(check_processor(processor))
+        self._grammar: Any = every[-1] if every and has_mask(every[-1]) else None
+        self._others = every if self._grammar is None else every[:-1]
+        self._processor = processor
+
+    @property
     def processors(self) -> tuple[LogitProcessor, ...]:
         """The logit processors, those of a composition one by one."""
-        return members(self.processor)
+        return members(self._processor)
 
     def state(self) -> SamplerState:
         """Return the place in the stream of draws, for `restore`.  A processor's state is its own."""

@@ -32,12 +32,16 @@ class Constraint:
     """
 
     __slots__ = (
-        "_ended", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
+        "_address", "_bytes", "_ended", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
     )  # fmt: skip
 
     def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
         self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
         self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
+        self._address, self._bytes = (
+            self._mask.ctypes.data,
+            self._mask.nbytes,
+        )  # asked once: caches are cold after a pass
         self._ended = False
         self._spelled: list[int] | None = None  # the tokens of `_forced`: a drafter asks several times per token
         self.reset()
@@ -71,7 +75,7 @@ class Constraint:
             return token < self._vocabulary.size and bool(self._mask[token >> 5] >> np.uint32(token & 31) & 1)
         if token in self._vocabulary.ends:
             return not self._ended and self.accepting
-        return self.valid_prefix([token]) == 1
+        return not self._ended and token < self._vocabulary.size and self._matcher.validate_tokens([token]) == 1
 
     def commit(self, token: int) -> None:
         """Enter a chosen token.
@@ -173,8 +177,7 @@ class Constraint:
             return
         if self._ended:
             raise MatcherFailed("the text was ended, and one more token is asked for")
-        mask = self._mask
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._bytes)
         reason = failure(self._matcher)
         if reason is not None:
             raise MatcherFailed(f"the text cannot go on: {reason}")
