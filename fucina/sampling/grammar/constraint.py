@@ -12,6 +12,8 @@ from ...errors import MatcherFailed, TokenOutOfRange
 from .llg import Program, Vocabulary, failure
 
 if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
     from ...tokenizers import Tokenizer
 
 SPECIAL = b"\xff"  # begins a special token in what llguidance forces: such a token is not text
@@ -29,22 +31,23 @@ class Constraint:
     program : of the grammar.
     vocabulary : that it is compiled for.
     tokenizer : that writes forced text.
+    matcher : where the text is; default: at its beginning.
     """
 
     __slots__ = (
         "_address", "_bytes", "_ended", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
     )  # fmt: skip
 
-    def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer, matcher: LLMatcher | None = None
+    ) -> None:
         self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
         self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
-        self._address, self._bytes = (
-            self._mask.ctypes.data,
-            self._mask.nbytes,
-        )  # asked once: caches are cold after a pass
-        self._ended = False
+        # asked once: caches are cold after a pass
+        self._address, self._bytes = self._mask.ctypes.data, self._mask.nbytes
+        self._matcher = vocabulary.matcher(program) if matcher is None else matcher
+        self._ready = self._ended = False
         self._spelled: list[int] | None = None  # the tokens of `_forced`: a drafter asks several times per token
-        self.reset()
 
     # --- as a processor -----------------------------------------------------------------------------------------------
 
@@ -149,6 +152,15 @@ class Constraint:
             return 0
         known = next((i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size), len(tokens))
         return int(self._matcher.validate_tokens([int(token) for token in tokens[:known]]))
+
+    def ahead(self, tokens: Sequence[int]) -> Constraint | None:
+        """Return this constraint as it would be after `tokens`; None if they may not follow, or nothing may after them."""
+        if self._ended or not tokens or self.valid_prefix(tokens) < len(tokens):
+            return None
+        matcher = self._matcher.deep_copy()
+        if not matcher.consume_tokens([int(token) for token in tokens]):
+            return None
+        return Constraint(self._program, self._vocabulary, self._tokenizer, matcher)
 
     # --- what is reached ----------------------------------------------------------------------------------------------
 
