@@ -361,6 +361,20 @@ def test_a_dead_end_and_a_wrong_token_fail_by_name(model):
     assert wrong.valid_prefix([a, -1]) == 1 and wrong.valid_prefix([1 << 40]) == 0 and wrong.valid_prefix([]) == 0
 
 
+def test_after_the_end_nothing_is_permitted(model):
+    constraint = Grammar.regex("a*").constraint(model)
+    a, end = model.tokenizer.encode("a", special=False)[0], min(model.tokenizer.eog_ids)
+    assert constraint.permits(a) and constraint.permits(end) and constraint.ahead([a]) is not None
+    constraint.commit(end)
+    assert not constraint.permits(a) and not constraint.permits(end) and constraint.ahead([a]) is None
+    with pytest.raises(MatcherFailed, match="was ended"):
+        constraint.mask()
+    whole = Grammar.regex("a").constraint(model)
+    assert not whole.permits(end)
+    whole.commit(a)
+    assert whole.permits(end) and not whole.permits(a)
+
+
 # --- compiled once ------------------------------------------------------------------------------------------------------
 
 
