@@ -127,7 +127,7 @@ def test_the_tail_of_a_forced_text_has_learned_odds():
         source.suggest([0], 8)
     assert source.odds(4)[3] > 0.8
     assert source.suggest([0], 3) == [7, 8, 9]  # no room for it
-    for short in ([7, 8, 5], [7, 8], [6]):  # a text that ends before it says nothing of it
+    for short in ([7, 8, 5], [7, 8], [6], [7, 5, 5, 5]):  # a text that does not get to it says nothing of it
         before = source._tails.rate(0)
         source.suggest([0], 8)
         source.observe(short)
