@@ -233,3 +233,8 @@ def mask_of(constraint, vocab):
     row = np.zeros(vocab, np.float32)
     constraint.process(row, ())
     return np.isfinite(row)
+
+
+def allowed_ids(constraint):
+    """The ids that may follow, ascending."""
+    return np.flatnonzero(np.unpackbits(constraint.mask().view(np.uint8), bitorder="little")).tolist()
