@@ -142,6 +142,16 @@ def test_the_counter_is_written_after_the_records_and_fsync_waits_for_both():
     assert {offset for kind, offset, _ in file._file.log if offset in (4096, 8192)} == {4096, 8192}  # they take turns
 
 
+def test_tokens_whose_rows_the_file_no_longer_has_are_not_claimed():
+    model = ToyModel(KINDS["full"])
+    file, state = opened(model), filled(model, 10)
+    file.append(state, TOKENS[:10])
+    whole = bytes(file._file.data)
+    for lost in (1, 5, row_bytes(state.layout, "f32")):
+        later = opened(model, whole[:-lost])
+        assert (later.tokens, later.why) == (TOKENS[:9], "the file ends in the record after 9 positions")
+
+
 # --- undo, branches, pending, notes ---------------------------------------------------------------------------------
 
 
