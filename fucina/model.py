@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -38,7 +39,7 @@ class Model(Engine):
         context: int,
         cache_dtype: str,
     ) -> None:
-        super().__init__(family, interpreter, context, cache_dtype, fingerprint(file))
+        super().__init__(family, interpreter, context, cache_dtype, _name(fingerprint(file), interpreter.arithmetic))
         self.tokenizer = tokenizer
         self.n_tokens = min(self.n_tokens, tokenizer.n_vocab)
         self.path: Path = file.path
@@ -66,3 +67,10 @@ class Model(Engine):
         from .generation import generate
 
         return generate(self, prompt, stream=stream, **options)
+
+
+def _name(weights: bytes, arithmetic: str) -> bytes:
+    """The fingerprint of a model, another one if its rows have different bits than the native ones: no state goes across."""
+    if not arithmetic:
+        return weights
+    return hashlib.blake2b(weights + arithmetic.encode(), digest_size=16, person=b"fucina.bits").digest()

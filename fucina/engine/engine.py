@@ -42,6 +42,7 @@ class Interpreter(Protocol):
 
     name: str
     threads: int
+    arithmetic: str  # "" if rows have the native bits, else a name for those that they have
 
     def run(self, batch: RowBatch) -> np.ndarray:
         """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""

@@ -45,6 +45,8 @@ class Naive:
         self._family, self._functions = family, functions
         self.activations = functions.activations
         self._dequantize = dict(dequantize or {})
+        native = self.activations == "q8" and not self._dequantize
+        self.arithmetic = "" if native else " ".join(["naive", self.activations, *sorted(self._dequantize)])
         self._float32: dict[str, np.ndarray] = {}  # decoded weights, kept: decoding costs more than multiplying
         self._matrices: dict[tuple[str, int], Any] = {}
         self._overrides = Overrides()

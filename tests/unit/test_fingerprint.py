@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fucina
+from fucina.cache import load, save
 from fucina.errors import GgufError
 from fucina.gguf import GgufFile, write_gguf
 from fucina.gguf import fingerprint as module
 from fucina.gguf.fingerprint import fingerprint
 from tests.gguf_files import write_split
-from tests.models import need_smollm2
+from tests.models import TINY, need_smollm2
 
 ROW = module._ROW * 8  # bytes that are condensed to one sum
 METADATA = {
@@ -176,3 +178,24 @@ def test_no_page_of_the_file_stays_resident():
         fingerprint(file)
         assert resident() - before < 1 << 20
         assert sum(int(t.data[0]) for t in file.tensors.values()) > 0  # and it can still be read
+
+
+def test_states_of_other_arithmetic_are_those_of_another_model(tmp_path):
+    path = TINY / "llama.gguf"
+    native = fucina.load(path)
+    names = {native.fingerprint}
+    cache = native.new_cache(8)
+    native.forward([1, 2, 3], cache)
+    save(tmp_path / "a", cache, [1, 2, 3])
+    for options, same in (
+        ({"activations": "q8"}, True),
+        ({}, False),
+        ({"dequantize": {"Q4_1": lambda raw: raw}}, False),
+        ({"activations": "q8", "dequantize": {"Q4_1": lambda raw: raw}}, False),
+    ):
+        other, said = fucina.load(path, backend="naive", **options), []
+        assert (other.fingerprint == native.fingerprint) == same
+        names.add(other.fingerprint)
+        assert (load(tmp_path / "a", other, explain=said) is not None) == same
+        assert same or "of another model" in said[0]
+    assert len(names) == 4

@@ -98,6 +98,8 @@ def test_ten_bytes_cut_off_four_records_leave_three(tmp_path):
     loaded = load(path, MODEL, explain=why)
     assert (loaded.tokens, loaded.state.len) == (TOKENS[:3], 3)
     assert "the file ends after 3 positions" in why[0]
+    assert inspect(path, MODEL)[1:] == (TOKENS[:3], [], 3, path.stat().st_size, inspect(path).why)
+    assert inspect(path).why == "the file ends after 3 positions, its count says 4"
     # The next append writes the fourth again, although the count says that it is there.
     extend(loaded.state, TOKENS[:6])
     append_plain(path, loaded.state, TOKENS[:6])

@@ -14,7 +14,7 @@ from typing import Protocol
 from ...errors import KvFileError, KvFileLocked
 
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_LOCK_AT = 1 << 62  # Windows locks bytes, for readers too: one that no file has
+_LOCK_AT = 1 << 40  # Windows locks bytes, against readers too: one that no file has
 
 
 class Storage(Protocol):

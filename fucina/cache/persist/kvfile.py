@@ -53,7 +53,8 @@ class KvFile:
         self.path = Path("the file") if path is None else path
         self._file: Storage | None = file
         self._identity, self._fsync = identity, fsync
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._lock = threading.RLock()  # if Ctrl-C keeps a lock from being released, this thread can go on
+        self._process = os.getpid()
         self._content, self.why = self._look(file)
 
     @classmethod

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -113,6 +113,11 @@ class Index:
     def with_event(self, event: Event, end: int, chain: int) -> Index:
         """The index after another record."""
         return replace(self, events=(*self.events, event), end=end, chain=chain)
+
+    def without_banks(self, positions: Collection[int]) -> Index:
+        """The index without recurrent parts that turned out to be damaged."""
+        events = tuple(e for e in self.events if e.kind != BANK or e.position not in positions)
+        return replace(self, events=events) if positions else self
 
     def notes(self, rows: int | None = None) -> list[bytes]:
         """The notes as they were when the file held `rows` positions (None: now)."""

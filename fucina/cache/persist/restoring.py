@@ -47,11 +47,12 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
         why = f"the file holds {len(index)} positions, the cache takes {state.capacity}"
         return index, Restored([], header.prefix_rows, [], len(index), why)
     try:
-        good, why = _fill(file, header, index, state)
+        good, broken, why = _fill(file, header, index, state)
+        whole = index.cut(good).without_banks(broken)
         rows, prefix = state.len, header.prefix_rows
         if rows <= prefix:
             state.reset()
-            return index.cut(good), Restored([], prefix, [], len(index), why or _nothing(index, prefix))
+            return whole, Restored([], prefix, [], len(index), why or _nothing(index, prefix))
     except BaseException:
         state.reset()
         raise
@@ -61,7 +62,7 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
         tokens.append(pending)
     if rows < len(index) and not why:
         why = f"a pass after {len(index)} positions needs rows or recurrent parts that the file does not hold"
-    return index.cut(good), Restored(tokens, prefix, index.notes(rows), len(index) - rows, why)
+    return whole, Restored(tokens, prefix, index.notes(rows), len(index) - rows, why)
 
 
 def _nothing(index: Index, prefix: int) -> str:
@@ -70,12 +71,17 @@ def _nothing(index: Index, prefix: int) -> str:
     return f"the file holds {len(index)} positions, {prefix} of them a prefix, and none that a pass can go on from"
 
 
-def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[int, str]:
-    """Append the rows up to the last position that all of them allow; returns positions that are whole, and why not all."""
+def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[int, set[int], str]:
+    """Append the rows up to the last position that all of them allow.
+
+    Returns
+    -------
+    Positions whose rows are whole, those whose recurrent parts are damaged, and why these are not all.
+    """
     low, stops, banks = index.low(state.layout), index.restorable(state.layout), index.banks()
     pieces: list[np.ndarray] = []
-    waiting = good = 0
-    why = ""
+    waiting, good, why = 0, 0, ""
+    broken: set[int] = set()
 
     def flush(end: int) -> bool:
         """Give the state all pieces, which go up to `end`; False if the recurrent parts there are damaged."""
@@ -84,6 +90,7 @@ def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[in
             event = banks[end]
             data = file.read_at(event.at, header.bank_bytes)
             if len(data) < header.bank_bytes or zlib.crc32(data) != event.checksum:
+                broken.add(end)
                 return False
             bank = np.frombuffer(data, np.float32)
         append_rows(state, pieces, low[:, end].tolist(), bank)
@@ -110,7 +117,7 @@ def _fill(file: Storage, header: Header, index: Index, state: State) -> tuple[in
             break
         why = why or f"the recurrent parts after {end} positions are damaged"
         stops[end] = False
-    return good, why
+    return good, broken, why
 
 
 def _first(pieces: list[np.ndarray], rows: int) -> list[np.ndarray]:

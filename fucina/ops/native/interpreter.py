@@ -49,6 +49,7 @@ class Native:
     """
 
     name = "native"
+    arithmetic = ""
     activations = "q8"
 
     def __init__(
