@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fucina.cache.pool import SlotPool
 from fucina.cache.pool.tree import path_of_text
+from fucina.cache.rows import append_rows, held_from, pack_rows
 from fucina.engine import common_prefix
 from fucina.errors import (
     EmptyInput,
@@ -97,6 +98,23 @@ def test_a_slot_says_where_a_window_was_missing():
     slot = take(pool, [*system, *text(10)])
     assert (slot.cached, slot.shared) == (100, 100)
     slot.discard()
+    check(pool)
+
+
+def test_rows_of_one_window_are_filled_in_without_touching_anothers():
+    """A text of which the narrow window is held from 66 on and the wide one from 71; another state has more of the wide."""
+    pool, ids = SlotPool(ToyModel(KINDS["rings"])), text(200)
+    whole, part, later = (pool.model.new_cache() for _ in range(3))
+    extend(whole, ids[:130])
+    append_rows(part, [pack_rows(whole, 0, 130)], (66, 71))
+    pool.store(part, ids[:130])
+    with take(pool, [*ids[:87], 1]) as slot:
+        assert (slot.cached, slot.shared) == (0, 87)
+    extend(later, ids[:156])
+    assert held_from(later) == (92, 28)
+    pool.store(later, ids[:156])
+    with take(pool, [*ids[:87], 1]) as slot:
+        assert slot.cached == 87
     check(pool)
 
 
