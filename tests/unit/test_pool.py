@@ -328,6 +328,8 @@ def test_a_text_above_the_budget_does_not_push_out_the_others():
     serve(pool, short)
     check(pool)
     assert pool.stats().bytes == pool.stats().entries == 0
+    pool.acquire(short).release(short)
+    assert pool.stats().too_large == 1, "an empty state is not too large"
 
 
 @pytest.mark.parametrize(
