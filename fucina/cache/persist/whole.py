@@ -22,18 +22,35 @@ from .restoring import Restored, damaged, restore
 from .writing import checked
 
 
-class Loaded(NamedTuple):
-    """A state, and the text whose rows it holds.
+class Loaded(tuple[State, list[int]]):
+    """A state, and the text whose rows it holds: `state, tokens = load(path, model)`.
 
+    Attributes
+    ----------
+    state : of the model.
     tokens : those of the rows after the prefix, and the newest one of a reply, if its row is yet to be computed.
     prefix_rows : rows at the beginning that belong to no token.
     notes : of the owner.
     """
 
-    state: State
-    tokens: list[int]
-    prefix_rows: int = 0
-    notes: Sequence[bytes] = ()
+    prefix_rows: int
+    notes: Sequence[bytes]
+
+    def __new__(cls, state: State, tokens: list[int], prefix_rows: int = 0, notes: Sequence[bytes] = ()) -> Loaded:
+        """Make the pair."""
+        pair = super().__new__(cls, (state, tokens))
+        pair.prefix_rows, pair.notes = prefix_rows, notes
+        return pair
+
+    @property
+    def state(self) -> State:
+        """The first of the two."""
+        return self[0]
+
+    @property
+    def tokens(self) -> list[int]:
+        """The second."""
+        return self[1]
 
 
 def save(
