@@ -167,8 +167,7 @@ def load(
     ------
     KvFileError : the file cannot be read.
     """
-    path = Path(path)
-    said: list[str] = [] if explain is None else explain
+    path, said = Path(path), [] if explain is None else explain
     try:
         with _reading(path) as file:
             header = headers.read(file)
@@ -190,16 +189,13 @@ def load(
 def _restore(file: DiskFile, header: Header, state: State, limit: int | None) -> Restored:
     if header.version < 3:
         restored = plain.load(file, header, state)
-        if limit is not None and len(restored.tokens) > limit:
-            state.truncate(header.prefix_rows + limit)
-        return restored._replace(tokens=restored.tokens[:limit])
-    index, why = _index(file, header)
-    if limit is not None and len(index) >= header.prefix_rows + limit:
-        index = index.cut(header.prefix_rows + limit)
-        _, restored = restore(file, header, index, state)
-        return restored._replace(tokens=restored.tokens[:limit])
-    _, restored = restore(file, header, index, state)
-    return restored._replace(why=restored.why or why)
+        state.truncate(state.len if limit is None else header.prefix_rows + limit)
+    else:
+        index, why = _index(file, header)
+        wanted = index if limit is None else index.cut(header.prefix_rows + limit)
+        restored = restore(file, header, wanted, state)[1]
+        restored = restored._replace(why=restored.why or (why if wanted is index else ""))
+    return restored._replace(tokens=restored.tokens[:limit])
 
 
 def _index(file: DiskFile, header: Header) -> tuple[Index, str]:
