@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from numbers import Real
 from typing import Any
@@ -78,6 +79,19 @@ def real(
     else:
         expected = "a number" if infinite else "a finite number"
     raise error(f"{name} must be {expected}, got {shown(value)}")
+
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def byte_count(name: str, value: Any, error: Error = InvalidOption) -> int:
+    """Return a number of bytes, at least 0, given as an integer or as a text like "512MiB" or "1.5GiB"."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", value.strip(), re.ASCII)
+        if match is None or match[2] not in _UNITS or len(match[1]) > 30:
+            raise error(f'{name} must be a number of bytes or a text like "512MiB" or "1.5GiB", got {shown(value)}')
+        return int(float(match[1]) * _UNITS[match[2]])
+    return integer(name, value, 0, error=error)
 
 
 def one_of(name: str, value: Any, choices: Collection[str], error: Error = InvalidOption) -> str:

@@ -56,6 +56,17 @@ class InvalidText(FucinaError, ValueError):
     """A text holds an unpaired surrogate, so that it is no Unicode text and has no UTF-8 bytes."""
 
 
+# --- slot pool --------------------------------------------------------------------------------------------------
+
+
+class PoolClosed(FucinaError, RuntimeError):
+    """A slot pool is used after `close`."""
+
+
+class SlotReleased(FucinaError, RuntimeError):
+    """A slot is used, released or discarded after it was given back."""
+
+
 # --- forward passes ---------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,13 @@ def row_bytes(layout: Layout, dtype: str) -> int:
     return numbers * DTYPES[dtype].itemsize
 
 
+def bytes_by_area(layout: Layout, dtype: str) -> list[np.ndarray]:
+    """Per area of planes, which bytes of a position's rows are its: indices, int64 [bytes]."""
+    item = DTYPES[dtype].itemsize
+    area_of = np.repeat([s.area for s in layout.slots], [_numbers(s.part) * item for s in layout.slots])
+    return [np.flatnonzero(area_of == i) for i, area in enumerate(layout.areas) if area.kind != "recurrent"]
+
+
 def held_from(state: State) -> tuple[int, ...]:
     """Per area of planes, the first position whose rows the state holds: above 0 only in windows."""
     return tuple(min(low, state.len) for low in state._held.low)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engine.interrupts import HoldInterrupts
 from ..engine.scheduler import Scheduler
 from ..errors import (
     BatchLengthMismatch,
@@ -22,6 +21,7 @@ from ..errors import (
     SharedBatchProcessor,
     SharedStream,
 )
+from ..interrupts import HoldInterrupts
 from ..sampling import Grammar
 from ..sampling.grammar import check_grammar
 from .constrained import TurnGrammar

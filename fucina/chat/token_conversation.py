@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ..checks import shown
 from ..engine.drafts import Drafter, common_prefix
-from ..engine.interrupts import HoldInterrupts
 from ..engine.scheduler import Scheduler
 from ..engine.stream import Stream, rewind_point
 from ..engine.text import StreamText
 from ..errors import ContextFull, ConversationClosed, EmptyMessages, InvalidPrefix
+from ..interrupts import HoldInterrupts
 from ..sampling import Grammar, Sampler, reset_processor
 from ..speculative.factory import Document, reference_ids, reference_source, stats_of
 from .constrained import Constrained, TurnGrammar, constrain_turn

@@ -19,8 +19,8 @@ import numpy as np
 
 from .. import checks
 from ..errors import CannotRewind, InvalidDecodeState, KvCacheOverflow, SharedStream
+from ..interrupts import HoldInterrupts
 from .drafts import Drafter
-from .interrupts import HoldInterrupts
 
 if TYPE_CHECKING:
     from ..cache import State

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..checks import shown
 from ..errors import InvalidOption
-from .interrupts import HoldInterrupts
+from ..interrupts import HoldInterrupts
 
 if TYPE_CHECKING:
     from ..tokenizers import Tokenizer

@@ -144,6 +144,7 @@ def load(
     *,
     capacity: int | None = None,
     salt: bytes = b"",
+    limit: int | None = None,
     explain: list[str] | None = None,
 ) -> Loaded | None:
     """Make a state of a model from a file of any version.
@@ -154,6 +155,7 @@ def load(
     ----------
     capacity : of the state; None takes the model's context.
     salt : the tenant.
+    limit : tokens that are wanted at most: what comes after them need not fit, and is not read.
     explain : a list that gets a message about what was not usable.
 
     Returns
@@ -165,15 +167,14 @@ def load(
     ------
     KvFileError : the file cannot be read.
     """
-    path = Path(path)
-    said: list[str] = [] if explain is None else explain
+    path, said = Path(path), [] if explain is None else explain
     try:
         with _reading(path) as file:
             header = headers.read(file)
             if why := header.differs(identity_of(model, salt)):
                 raise KvFileInvalid(why)
             state = model.new_cache(capacity)
-            restored = _restore(file, header, state)
+            restored = _restore(file, header, state, limit)
     except FileNotFoundError:
         said.append(f"{path}: there is no such file")
         return None
@@ -185,12 +186,16 @@ def load(
     return Loaded(state, restored.tokens, restored.prefix_rows, restored.notes) if state.len else None
 
 
-def _restore(file: DiskFile, header: Header, state: State) -> Restored:
+def _restore(file: DiskFile, header: Header, state: State, limit: int | None) -> Restored:
     if header.version < 3:
-        return plain.load(file, header, state)
-    index, why = _index(file, header)
-    _, restored = restore(file, header, index, state)
-    return restored._replace(why=restored.why or why)
+        restored = plain.load(file, header, state)
+        state.truncate(state.len if limit is None else header.prefix_rows + limit)
+    else:
+        index, why = _index(file, header)
+        wanted = index if limit is None else index.cut(header.prefix_rows + limit)
+        restored = restore(file, header, wanted, state)[1]
+        restored = restored._replace(why=restored.why or (why if wanted is index else ""))
+    return restored._replace(tokens=restored.tokens[:limit])
 
 
 def _index(file: DiskFile, header: Header) -> tuple[Index, str]:
