@@ -213,7 +213,7 @@ class Pool:
 class Block:
     """Tokens with their rows; `before` is the block before it, None for a first one.
 
-    `key` is None until the block is full.  `users` is yours to count: how many tables hold it.
+    `key` is None until the block is full.  `users` says how many tables hold it.
     """
 
     def __init__(self, before=None, tokens=(), rows=()):
@@ -230,7 +230,8 @@ class Blocks:
     """Rows of many conversations, in blocks: what begins alike is stored once.
 
     A conversation is a *table*: a list of blocks, all of them full but perhaps the last.
-    Only full blocks are known, which means that `open` finds them.
+    Only full blocks are known, which means that `open` finds them.  At any time
+    `block.users` is the number of tables that hold a block.
 
     Parameters
     ----------
@@ -302,6 +303,16 @@ class Blocks:
         -------
         list of Block
             A new list.
+        """
+        raise NotImplementedError("ch12.blocks: your code here")
+
+    def close(self, table):
+        """A conversation is over: its table becomes empty.  What is known stays known.
+
+        Parameters
+        ----------
+        table : list of Block
+            Changed in place.
         """
         raise NotImplementedError("ch12.blocks: your code here")
 

@@ -570,7 +570,7 @@ class Drive:
 
 @ex.check("a follow-up runs nothing but its tail, and three conversations take turns with the right answers")
 def tails(Pool, t):
-    for size in (1, 2, 3):
+    for size in (1, 2, 3, 5):
         drive = Drive(t, Pool, size)
         texts = [[10 * k + j for j in range(1, 7)] for k in range(size)]
         for turn in range(4):
@@ -598,13 +598,13 @@ def after_errors(Pool, t):
 
 @ex.check("an unrelated request drops the slot that was not used for the longest time")
 def least_recent(Pool, t):
-    for order in ("ab", "ba", "aba", "bab"):
+    for order, alike in (("ab", 0), ("ba", 0), ("aba", 0), ("bab", 0), ("ab", 2), ("aba", 2)):
         drive = Drive(t, Pool)
         texts = {"a": [1] + [20 + i for i in range(14)], "b": [1] + [40 + i for i in range(14)]}
         for name in order:
             texts[name] = drive.ask(texts[name] + [60])
         kept = order[-1]
-        drive.ask(texts[kept][:2] + [70 + i for i in range(12)])  # most like the one that was used last
+        drive.ask(texts[kept][:alike] + [70 + i for i in range(12)])
         at_rest = [slot.shadow for slot in drive.pool.slots]
         t.holds(texts[kept][:-1] in at_rest, f"the conversation that was used last is gone; at rest are {at_rest}")
         drive.ask(texts[kept] + [61])
@@ -744,7 +744,7 @@ ex = Exercise(
 class Block:
     """Tokens with their rows; `before` is the block before it, None for a first one.
 
-    `key` is None until the block is full.  `users` is yours to count: how many tables hold it.
+    `key` is None until the block is full.  `users` says how many tables hold it.
     """
 
     def __init__(self, before=None, tokens=(), rows=()):
@@ -763,7 +763,8 @@ class Blocks:
     """Rows of many conversations, in blocks: what begins alike is stored once.
 
     A conversation is a *table*: a list of blocks, all of them full but perhaps the last.
-    Only full blocks are known, which means that `open` finds them.
+    Only full blocks are known, which means that `open` finds them.  At any time
+    `block.users` is the number of tables that hold a block.
 
     Parameters
     ----------
@@ -865,6 +866,18 @@ class Blocks:
             block.users += 1
         return list(table)
 
+    def close(self, table):
+        """A conversation is over: its table becomes empty.  What is known stays known.
+
+        Parameters
+        ----------
+        table : list of Block
+            Changed in place.
+        """
+        for block in table:
+            block.users -= 1
+        table.clear()
+
 
 @ex.wrong("The key of a block is made of its own tokens alone. The same words after another beginning have different rows; under one key, "
           "only the first of them is ever known.")
@@ -931,8 +944,14 @@ class SharesTheLast(Blocks):
 
 @ex.wrong("Writes into a block that another table holds as well. Take a copy first, and write there: copy on write.")
 class WritesInPlace(Blocks):
-    def fork(self, table):
-        return list(table)
+    def append(self, table, token, row):
+        if table and len(table[-1].tokens) < self.size:
+            users, table[-1].users = table[-1].users, 1
+            block = table[-1]
+            super().append(table, token, row)
+            block.users = users
+        else:
+            super().append(table, token, row)
 
 
 @ex.wrong("Copies the last block with every token. A copy is needed once, and only if another table holds the block too; the last one that "
@@ -986,6 +1005,27 @@ class KeepsBoth(Blocks):
 class TakesAll(Blocks):
     def open(self, ids):
         return super().open([*ids, 0])
+
+
+@ex.wrong("Loses count: a conversation that takes known blocks is one more that holds them. Nobody can say then which blocks may be "
+          "written in place, or dropped.")
+class LosesCount(Blocks):
+    def open(self, ids):
+        table = super().open(ids)
+        for block in table:
+            block.users -= 1
+        return table
+
+
+@ex.wrong("Forgets a block when the last conversation that holds it is over. The next one that begins like it would have found it: what is "
+          "known stays known, until room is needed.")
+class ForgetsAtTheEnd(Blocks):
+    def close(self, table):
+        held = list(table)
+        super().close(table)
+        for block in held:
+            if not block.users and self.known.get(block.key) is block:
+                del self.known[block.key]
 
 
 @ex.wrong("Gives the same list to two conversations. What one of them adds, the other one says.")
@@ -1056,6 +1096,13 @@ class Shelf:
         self.made.append((table, list(self.made[i][1])))
         self.look()
 
+    def close(self, i):
+        """A conversation is over."""
+        self.t.call(self.blocks.close, self.made[i][0], shown=f"blocks.close(t{i})", changes=True)
+        self.t.equal(self.made[i][0], [], f"t{i}")
+        self.made[i] = (self.made[i][0], [])
+        self.look()
+
     def look(self):
         """Every table tells its own tokens, with its own rows, in blocks of the right size."""
         for i, (table, tokens) in enumerate(self.made):
@@ -1063,6 +1110,9 @@ class Shelf:
             rows = [x for block in table for x in block.rows]
             self.t.holds(rows == rows_of(tokens), f"t{i} has rows of another text")
             sizes = [len(block.tokens) for block in table]
+            for at, block in enumerate(table):
+                holders = sum(any(block is other for other in held) for held, _ in self.made)
+                self.t.holds(block.users == holders, f"t{i}[{at}].users is {block.users}, and {holders} tables hold this block")
             self.t.holds(all(n == self.size for n in sizes[:-1]) and 0 not in sizes and max(sizes, default=0) <= self.size,
                          f"the blocks of t{i} have {sizes} tokens, expected {self.size} each and the rest in the last one")
 
@@ -1155,6 +1205,18 @@ def in_place(Blocks, t):
             t.holds(shelf.made[0][0][0] is block, "the table has a new block, expected the one that it had")
 
 
+@ex.check("when a conversation is over, its blocks are still known")
+def after_the_end(Blocks, t):
+    shelf = Shelf(t, Blocks, 2)
+    shelf.start([1, 2, 3, 4, 5])
+    shelf.fork(0)
+    first = shelf.made[0][0][0]
+    shelf.close(0)
+    shelf.close(1)
+    t.equal(shelf.start([1, 2, 3, 4, 6]), 4, "the number of tokens that were taken")
+    t.holds(shelf.made[2][0][0] is first, "the first block is a different one than before")
+
+
 @ex.check("conversations that grow side by side meet again in a block that is known")
 def side_by_side(Blocks, t):
     for size in (2, 3):
@@ -1176,10 +1238,12 @@ def many_calls(Blocks, t):
             for _ in range(45):
                 del t.story[1:]
                 i, dice = int(t.rng.integers(len(shelf.made))), t.rng.random()
-                if dice < 0.7:
+                if dice < 0.65:
                     shelf.add(i, int(t.rng.integers(2)))
-                elif dice < 0.85:
+                elif dice < 0.8:
                     shelf.fork(i)
+                elif dice < 0.85:
+                    shelf.close(i)
                 else:
                     shelf.start([*shelf.made[i][1], int(t.rng.integers(2))][:12])
 
@@ -1327,9 +1391,8 @@ def append(file, tokens, rows):
         written, seal = record(seal, token, row)
         if i >= keep:
             data.append(written)
-    if data:
-        file.seek(HEAD + keep * RECORD)
-        file.write(b"".join(data))
+    file.seek(HEAD + keep * RECORD)
+    file.write(b"".join(data))
     if len(tokens) != read_count(file):
         write_count(file, len(tokens))
 
