@@ -208,6 +208,60 @@ class Pool:
         raise NotImplementedError("ch12.pool: your code here")
 
 
+# %% ch12.prove - Prove a pool (15 points, hard, section 12.4)
+
+class Amnesia:
+    """A wrong pool to try your proof on: it hands out new slots and keeps none."""
+
+    def __init__(self, size=2):
+        self.slots = []
+
+    def acquire(self, ids):
+        """A new slot."""
+        return Slot(ToyCache()), 0
+
+    def release(self, slot, tokens):
+        """Forget it."""
+
+
+def prove(make):
+    """Look for a case in which a pool breaks its promises.
+
+    `make(size)` makes an empty pool over `ToyCache`.  What a pool promises:
+
+    - `pool.slots` is a list of the slots at rest, in any order, at most `size` of them.  A
+      slot has a `shadow`, a list of tokens, and a `cache` with exactly the rows of these.
+    - `pool.acquire(ids)` returns (slot, cached).  The slot's cache holds the rows of the first
+      `cached` tokens of `ids`, and no others.  `cached` is the largest number that a slot at
+      rest allows, and at most len(ids) - 1.
+    - If the slot that allows the most is a beginning of `ids` as a whole, and cached * 10 >
+      len(ids), that slot itself is handed out, and rests no longer.  (Of equals, such a slot
+      goes first.)  Otherwise a different one is handed out: the slots at rest stay
+      as they are, but at most size - 1 may rest then, and if there are more, the
+      one that was released first is dropped.
+    - `pool.release(slot, tokens)` puts it to rest.  Shadow and cache are cut to what both have.
+      If more than `size` slots rest then, the one that was released first is dropped.
+    - The lists that a pool is given stay as they are, and are not kept.  Two pools have
+      nothing to do with each other.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 pools, of any size from 1 on.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong.  Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(Amnesia) is None
+    False
+    """
+    raise NotImplementedError("ch12.prove: your code here")
+
+
 # %% ch12.blocks - Blocks that are stored once (20 points, hard, section 12.5)
 
 class Block:
@@ -421,57 +475,3 @@ def append(file, tokens, rows):
     (([7, 8, 9], [70, 80, 90]), True)
     """
     raise NotImplementedError("ch12.append: your code here")
-
-
-# %% ch12.prove - Prove a pool (15 points, hard, section 12.4)
-
-class Amnesia:
-    """A wrong pool to try your proof on: it hands out new slots and keeps none."""
-
-    def __init__(self, size=2):
-        self.slots = []
-
-    def acquire(self, ids):
-        """A new slot."""
-        return Slot(ToyCache()), 0
-
-    def release(self, slot, tokens):
-        """Forget it."""
-
-
-def prove(make):
-    """Look for a case in which a pool breaks its promises.
-
-    `make(size)` makes an empty pool over `ToyCache`.  What a pool promises:
-
-    - `pool.slots` is a list of the slots at rest, in any order, at most `size` of them.  A
-      slot has a `shadow`, a list of tokens, and a `cache` with exactly the rows of these.
-    - `pool.acquire(ids)` returns (slot, cached).  The slot's cache holds the rows of the first
-      `cached` tokens of `ids`, and no others.  `cached` is the largest number that a slot at
-      rest allows, and at most len(ids) - 1.
-    - If the slot that allows the most is a beginning of `ids` as a whole, and cached * 10 >
-      len(ids), that slot itself is handed out, and rests no longer.  (Of equals, such a slot
-      goes first.)  Otherwise a different one is handed out: the slots at rest stay
-      as they are, but at most size - 1 may rest then, and if there are more, the
-      one that was released first is dropped.
-    - `pool.release(slot, tokens)` puts it to rest.  Shadow and cache are cut to what both have.
-      If more than `size` slots rest then, the one that was released first is dropped.
-    - The lists that a pool is given stay as they are, and are not kept.  Two pools have
-      nothing to do with each other.
-
-    Parameters
-    ----------
-    make : callable
-        You may make up to 4000 pools, of any size from 1 on.
-
-    Returns
-    -------
-    str or None
-        None when you found nothing wrong.  Otherwise a text, your counterexample.
-
-    Examples
-    --------
-    >>> prove(Amnesia) is None
-    False
-    """
-    raise NotImplementedError("ch12.prove: your code here")

@@ -722,6 +722,464 @@ def hundreds(Pool, t):
 # --------------------------------------------------------------------------------------------------------------------
 
 ex = Exercise(
+    "ch12.prove",
+    title="Prove a pool",
+    points=15,
+    level="hard",
+    section="12.4",
+    cpu_seconds=8.0,
+    hints=[
+        "You know what is true: an answer without any pool, rows computed from the start. Serve requests through the pool with "
+        "`serve(pool, ToyModel(), ids, n)`, compare, and look at every slot at rest after each.",
+        "An answer can be right although the pool is bad. So count `model.steps` as well: a follow-up of a conversation that must be "
+        "there runs its last answer token, the new tokens, and n - 1 of the new answer.",
+        "Try what is rare: a prompt that is known to its end; one that is the beginning of a slot; two slots that share a long beginning; a "
+        "short slot and a long prompt; requests that overlap (acquire twice, then release); a release with fewer tokens than rows.",
+        "Sizes other than 2 show more: a pool of one slot, and one of four. And two pools must have nothing to do with each other.",
+    ],
+)
+
+
+@given
+class Amnesia:
+    """A wrong pool to try your proof on: it hands out new slots and keeps none."""
+
+    def __init__(self, size=2):
+        self.slots = []
+
+    def acquire(self, ids):
+        """A new slot."""
+        return Slot(ToyCache()), 0
+
+    def release(self, slot, tokens):
+        """Forget it."""
+
+
+@ex.solution
+def prove(make):
+    """Look for a case in which a pool breaks its promises.
+
+    `make(size)` makes an empty pool over `ToyCache`.  What a pool promises:
+
+    - `pool.slots` is a list of the slots at rest, in any order, at most `size` of them.  A
+      slot has a `shadow`, a list of tokens, and a `cache` with exactly the rows of these.
+    - `pool.acquire(ids)` returns (slot, cached).  The slot's cache holds the rows of the first
+      `cached` tokens of `ids`, and no others.  `cached` is the largest number that a slot at
+      rest allows, and at most len(ids) - 1.
+    - If the slot that allows the most is a beginning of `ids` as a whole, and cached * 10 >
+      len(ids), that slot itself is handed out, and rests no longer.  (Of equals, such a slot
+      goes first.)  Otherwise a different one is handed out: the slots at rest stay
+      as they are, but at most size - 1 may rest then, and if there are more, the
+      one that was released first is dropped.
+    - `pool.release(slot, tokens)` puts it to rest.  Shadow and cache are cut to what both have.
+      If more than `size` slots rest then, the one that was released first is dropped.
+    - The lists that a pool is given stay as they are, and are not kept.  Two pools have
+      nothing to do with each other.
+
+    Parameters
+    ----------
+    make : callable
+        You may make up to 4000 pools, of any size from 1 on.
+
+    Returns
+    -------
+    str or None
+        None when you found nothing wrong.  Otherwise a text, your counterexample.
+
+    Examples
+    --------
+    >>> prove(Amnesia) is None
+    False
+    """
+    def rows(tokens):
+        cache, model = ToyCache(), ToyModel()
+        for token in tokens:
+            model.step(token, cache)
+        return cache.rows
+
+    def shared(shadow, ids):
+        return max(n for n in range(len(ids)) if shadow[:n] == ids[:n])
+
+    def fill(slot, tokens):
+        for row in rows(tokens)[slot.cache.len:]:
+            slot.cache.append(row)
+
+    def walk(size, chance):
+        pool, rests, out, texts = make(size), [], [], [[1, 2, 3, 4]]  # rests: [slot, shadow] by release, the first one first
+
+        def look(where):
+            found, true = sorted(slot.shadow for slot in pool.slots), sorted(shadow for _, shadow in rests)
+            assert found == true, f"{where}: at rest are {found}, expected {true}"
+            for slot in pool.slots:
+                assert slot.cache.rows == rows(slot.shadow), f"{where}: {slot.shadow} has the rows {slot.cache.rows}"
+
+        for _ in range(40):
+            if out and chance.random() < 0.6:
+                slot, ids = out.pop(chance.randrange(len(out)))
+                said = ids + [chance.randrange(3) for _ in range(chance.randrange(4))]
+                fill(slot, said[:len(said) - chance.randrange(2)])
+                tokens = said[:len(said) - chance.choice([0, 0, 0, 1, 2])]
+                keep = min(len(tokens), slot.cache.len)
+                pool.release(slot, tokens)
+                rests.append((slot, said[:keep]))
+                del rests[:max(0, len(rests) - size)]
+                tokens.append(99)
+                look("after a release")
+                texts.append(said)
+            else:
+                text, more = chance.choice(texts), chance.choice([0, 1, 2, chance.randrange(42)])
+                ids = (text[:chance.randrange(1, len(text) + 1)] + [chance.randrange(3) for _ in range(more)])[:45]
+                n = max((shared(shadow, ids) for _, shadow in rests), default=0)
+                whole = [s for s, shadow in rests if shared(shadow, ids) == n and shadow == ids[:len(shadow)]]
+                given = list(ids)
+                slot, cached = pool.acquire(given)
+                where = f"acquire({ids}) with {[shadow for _, shadow in rests]} at rest"
+                assert given == ids, f"{where}: the prompt was changed"
+                assert cached == n, f"{where}: cached is {cached}, expected {n}"
+                assert slot.cache.rows == rows(ids[:n]), f"{where}: the rows are {slot.cache.rows}"
+                itself = bool(whole) and n * 10 > len(ids)
+                old = any(slot is s for s, _ in rests)
+                assert old == itself and (not old or any(slot is s for s in whole)), f"{where}: a slot at rest is handed out: {old}"
+                others = [*pool.slots, *(s for s, _ in out)]
+                assert not any(slot is s or slot.cache is s.cache for s in others), f"{where}: it is somebody else's, too"
+                rests[:] = [rest for rest in rests if rest[0] is not slot]
+                del rests[:max(0, len(rests) - size + 1)]
+                look(where)
+                given.append(99)
+                out.append((slot, ids))
+
+    try:
+        chance = random.Random(12)
+        for _ in range(12):
+            for size in (1, 2, 4):
+                walk(size, chance)
+        one, two = make(2), make(2)
+        serve(one, ToyModel(), [1, 2, 3], 1)
+        assert not two.slots, "two pools share their slots"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@ex.wrong("Says that nothing is wrong, whatever it is given. Try it on `Amnesia` first.")
+def content(make):
+    return None
+
+
+@ex.wrong("Calls every pool wrong, right ones too. What it complains of must be a broken promise.")
+def never_content(make):
+    return "It looked at me strangely."
+
+
+@ex.wrong("Looks at the answers and at nothing else. A pool that keeps nothing gives right answers as well, and so does one that keeps the "
+          "wrong slots. Count `model.steps`, and look at what rests.")
+def answers_only(make):
+    chance = random.Random(1)
+    try:
+        for size in (1, 2, 3):
+            pool, texts = make(size), [[1, 2, 3]]
+            for _ in range(40):
+                text = chance.choice(texts)
+                ids = text[:chance.randrange(1, len(text) + 1)] + [chance.randrange(3) for _ in range(3)]
+                said = serve(pool, ToyModel(), ids[:30], 2)
+                cache, model, told = ToyCache(), ToyModel(), []
+                for token in ids[:30]:
+                    following = model.step(token, cache)
+                told = [following, model.step(following, cache)]
+                if said != told:
+                    return f"{ids}: {said}"
+                texts.append(ids[:30] + said)
+        serve(make(2), model := ToyModel(), [1, 2, 3, 4], 2)
+        pool = make(2)
+        serve(pool, ToyModel(), [1, 2, 3, 4], 2)
+        model = ToyModel()
+        serve(pool, model, [1, 2, 3, 4, 5, 6], 2)
+        if model.steps > 4:
+            return "nothing was kept"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Drives one conversation, turn after turn. With one conversation there is nothing to drop, to copy from or to confuse.")
+def one_conversation(make):
+    try:
+        pool, text = make(2), [1, 2, 3]
+        for turn in range(6):
+            model, before = ToyModel(), len(text)
+            text = text + serve(pool, model, text, 2) + [turn]
+            if turn and model.steps != 3 or len(pool.slots) != 1 or len(pool.slots[0].shadow) != before + 1:
+                return f"turn {turn} ran {model.steps} tokens"
+    except Exception as error:
+        return repr(error)
+    return None
+
+
+@ex.wrong("Asks for a certain order of `slots`. The contract promises none.")
+def wants_an_order(make):
+    try:
+        pool = make(3)
+        for k in (1, 2, 3):
+            serve(pool, ToyModel(), [k, k, k, 9], 2)
+        if [slot.shadow[0] for slot in pool.slots] != [1, 2, 3]:
+            return "the slots are not in the order of release"
+        serve(pool, ToyModel(), [1, 1, 1, 9, 9], 2)
+        return None if pool.slots else "nothing rests"
+    except Exception as error:
+        return repr(error)
+
+
+class Suspect:
+    """A pool with one fault named by a word; without a word it is right."""
+
+    fault = ""
+    common = []
+
+    def __init__(self, size=2):
+        self.size, self.slots, self.made = size, self.common if self.fault == "common" else [], 0
+
+    def usable(self, slot, ids):
+        n = 0
+        while n < min(len(slot.shadow), len(ids) - (self.fault != "all cached")) and slot.shadow[n] == ids[n]:
+            n += 1
+        whole = slot.shadow == ids[:len(slot.shadow)]
+        return n, whole if self.fault != "ties" else not whole
+
+    def acquire(self, ids):
+        if self.fault == "changes":
+            ids.sort()
+        best = max(self.slots, key=lambda slot: self.usable(slot, ids), default=None)
+        if self.fault == "first fit":
+            best = next((slot for slot in self.slots if self.usable(slot, ids)[0]), best)
+        n = self.usable(best, ids)[0] if best else 0
+        whole = best is not None and best.shadow == ids[:len(best.shadow)]
+        measure = len(ids) - n if self.fault == "gate by the tail" else len(ids)
+        opens = n * 10 > measure or (self.fault == "no gate" and n > 0)
+        if self.fault == "gate of a half":
+            opens = n * 2 > len(ids)
+        if best and opens and (whole or self.fault == "consumes"):
+            if self.fault != "stays":
+                self.slots.remove(best)
+            if self.fault != "not cut":
+                best.cache.truncate(n)
+            return best, n
+        slot = Slot(ToyCache())
+        self.made += 1
+        slot.born = self.made
+        if best and self.fault != "never copies":
+            slot.cache.copy_from(best.cache, n)
+        if len(self.slots) > self.size - 1 and self.fault != "too many":
+            self.drop(best if n else None)
+        return slot, slot.cache.len
+
+    def drop(self, best):
+        if self.fault == "drops the best" and best is not None:
+            self.slots.remove(best)
+        elif self.fault == "newest":
+            self.slots.pop()
+        elif self.fault == "oldest made":
+            self.slots.remove(min(self.slots, key=lambda slot: slot.born))
+        elif self.fault == "shortest":
+            self.slots.remove(min(self.slots, key=lambda slot: len(slot.shadow)))
+        else:
+            self.slots.pop(0)
+
+    def release(self, slot, tokens):
+        keep = min(len(tokens), slot.cache.len)
+        if self.fault != "long cache":
+            slot.cache.truncate(keep)
+        if self.fault == "stays":
+            self.slots = [s for s in self.slots if s is not slot]
+        slot.shadow = list(tokens) if self.fault == "long shadow" else tokens if self.fault == "keeps" else tokens[:keep]
+        if self.fault == "keeps":
+            del slot.shadow[keep:]
+        self.slots.append(slot)
+        if len(self.slots) > self.size and self.fault != "grows":
+            self.drop(None)
+
+
+def suspect(word):
+    """A class of pools with a fault."""
+    return type("Pool", (Suspect,), {"fault": word, "common": []})
+
+
+def right_pools():
+    """Right pools in many styles, each with a word on it."""
+
+    class Clock(Suspect):
+        """Every slot has the time of its release; the list is in no order."""
+
+        time = 0
+
+        def release(self, slot, tokens):
+            type(self).time += 1
+            slot.time = self.time
+            super().release(slot, tokens)
+            self.slots.sort(key=lambda s: s.shadow)
+
+        def drop(self, best):
+            self.slots.remove(min(self.slots, key=lambda slot: slot.time))
+
+    class Backwards(Suspect):
+        """The newest slot stands first."""
+
+        def release(self, slot, tokens):
+            n = min(len(tokens), slot.cache.len)
+            slot.cache.truncate(n)
+            slot.shadow = list(tokens[:n])
+            self.slots = [slot, *self.slots][:self.size]
+
+        def drop(self, best):
+            self.slots.pop()
+
+    class Numbers(Suspect):
+        """Slots in a dict by a number that grows."""
+
+        def __init__(self, size=2):
+            self.size, self.made, self.shelf = size, 0, {}
+
+        @property
+        def slots(self):
+            return list(self.shelf.values())
+
+        def acquire(self, ids):
+            found = sorted(self.shelf.items(), key=lambda item: self.usable(item[1], ids))
+            number, best = found[-1] if found else (0, None)
+            n, whole = self.usable(best, ids) if best else (0, False)
+            if whole and 10 * n > len(ids):
+                best.cache.truncate(n)
+                return self.shelf.pop(number), n
+            slot = Slot(ToyCache())
+            slot.cache.rows = best.cache.rows[:n] if best else []
+            while len(self.shelf) > self.size - 1:
+                self.shelf.pop(min(self.shelf))
+            return slot, n
+
+        def release(self, slot, tokens):
+            slot.shadow = [token for token, _ in zip(tokens, slot.cache.rows)]
+            slot.cache.truncate(len(slot.shadow))
+            self.made += 1
+            self.shelf[self.made] = slot
+            if len(self.shelf) > self.size:
+                self.shelf.pop(min(self.shelf))
+
+    return {
+        "a list in the order of release": suspect(""),
+        "a clock, and a list without order": Clock,
+        "the newest slot stands first": Backwards,
+        "a dict by number": Numbers,
+    }
+
+
+def must_find(prove, t, make, hint):
+    """The proof must have a counterexample against this pool."""
+    proving.finds(t, prove, proving.counted(make), shown="prove(make)", hint=hint)
+
+
+@ex.check("a right pool is spared: a list in the order of release")
+def spares_one(prove, t):
+    proving.spares(t, prove, proving.counted(suspect("")), shown="prove(make)", style="a list in the order of release", vital=True)
+
+
+@ex.check("right pools in other styles are spared")
+def spares_styles(prove, t):
+    for style, make in right_pools().items():
+        proving.spares(t, prove, proving.counted(make), shown="prove(make)", style=style)
+
+
+@ex.check("wrong pool 1 is found: it believes that it has the answer already")
+def finds_01(prove, t):
+    must_find(prove, t, suspect("all cached"), "Ask for a prompt of which every row is there.")
+
+
+@ex.check("wrong pool 2 is found: it makes room at its best friend's place")
+def finds_02(prove, t):
+    must_find(prove, t, suspect("drops the best"), "Fill the pool, and ask for something that shares a beginning with the newest slot. Which one is gone?")
+
+
+@ex.check("wrong pool 3 is found: it takes what it should copy")
+def finds_03(prove, t):
+    must_find(prove, t, suspect("consumes"), "Two conversations over one long beginning, by turns. What is left of the first?")
+
+
+@ex.check("wrong pool 4 is found: it does not ask how much is shared")
+def finds_04(prove, t):
+    must_find(prove, t, suspect("no gate"), "A slot of two tokens and a prompt of forty that begins with them: which slot is handed out?")
+
+
+@ex.check("wrong pool 5 is found: it measures with the wrong rule")
+def finds_05(prove, t):
+    must_find(prove, t, suspect("gate by the tail"), "A tenth of what?")
+
+
+@ex.check("wrong pool 6 is found: it promises more than it has")
+def finds_06(prove, t):
+    must_find(prove, t, suspect("long shadow"), "Compare the length of each shadow with its cache, after every release.")
+
+
+@ex.check("wrong pool 7 is found: it keeps what nobody can name")
+def finds_07(prove, t):
+    must_find(prove, t, suspect("long cache"), "Release a slot with fewer tokens than rows.")
+
+
+@ex.check("wrong pool 8 is found: it goes by the date of birth")
+def finds_08(prove, t):
+    must_find(prove, t, suspect("oldest made"), "Continue the conversation that began first, then ask for something new.")
+
+
+@ex.check("wrong pool 9 is found: it hands out too much")
+def finds_09(prove, t):
+    must_find(prove, t, suspect("not cut"), "Look at the rows of the slot that is handed out, for a prompt that is a slot's shadow.")
+
+
+@ex.check("wrong pool 10 is found: two may sit on one chair")
+def finds_10(prove, t):
+    must_find(prove, t, suspect("stays"), "Look at `slots` between `acquire` and `release`.")
+
+
+@ex.check("wrong pool 11 is found: it never learned to copy")
+def finds_11(prove, t):
+    must_find(prove, t, suspect("never copies"), "How many tokens are cached for a new conversation over a known beginning?")
+
+
+@ex.check("wrong pool 12 is found: it has one chair too many")
+def finds_12(prove, t):
+    must_find(prove, t, suspect("too many"), "How many slots rest while one is handed out?")
+
+
+@ex.check("wrong pool 13 is found: it grows when many come back")
+def finds_13(prove, t):
+    must_find(prove, t, suspect("grows"), "Acquire three slots, then release all of them.")
+
+
+@ex.check("wrong pool 14 is found: it knows what its neighbour knows")
+def finds_14(prove, t):
+    must_find(prove, t, suspect("common"), "Make two pools.")
+
+
+@ex.check("wrong pool 15 is found: it is content with the first that comes")
+def finds_15(prove, t):
+    must_find(prove, t, suspect("first fit"), "Two slots share something with the prompt, one of them more. Size 2 is enough, both orders are needed.")
+
+
+@ex.check("wrong pool 16 is found: of equals it takes the wrong one")
+def finds_16(prove, t):
+    must_find(prove, t, suspect("ties"), "Two slots allow as much: one is a beginning of the prompt, the other one goes on differently.")
+
+
+@ex.check("wrong pool 17 is found: it holds on to what it was lent")
+def finds_17(prove, t):
+    must_find(prove, t, suspect("keeps"), "Change the list of tokens after `release`, and look at the shadow.")
+
+
+@ex.check("wrong pool 18 is found: it is too modest")
+def finds_18(prove, t):
+    must_find(prove, t, suspect("gate of a half"), "Where exactly does the gate open?")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
     "ch12.blocks",
     title="Blocks that are stored once",
     points=20,
@@ -1719,461 +2177,3 @@ def again_and_again(mine, t):
         t.holds(sure in (old[:len(sure)], new[:len(sure)]), f"reopen finds {sure}, which is a beginning of neither {old} nor {new}")
         t.holds(len(sure) >= common(old, new), f"reopen finds {sure}; {common(old, new)} tokens were in common")
         old = sure
-
-
-# --------------------------------------------------------------------------------------------------------------------
-
-ex = Exercise(
-    "ch12.prove",
-    title="Prove a pool",
-    points=15,
-    level="hard",
-    section="12.4",
-    cpu_seconds=8.0,
-    hints=[
-        "You know what is true: an answer without any pool, rows computed from the start. Serve requests through the pool with "
-        "`serve(pool, ToyModel(), ids, n)`, compare, and look at every slot at rest after each.",
-        "An answer can be right although the pool is bad. So count `model.steps` as well: a follow-up of a conversation that must be "
-        "there runs its last answer token, the new tokens, and n - 1 of the new answer.",
-        "Try what is rare: a prompt that is known to its end; one that is the beginning of a slot; two slots that share a long beginning; a "
-        "short slot and a long prompt; requests that overlap (acquire twice, then release); a release with fewer tokens than rows.",
-        "Sizes other than 2 show more: a pool of one slot, and one of four. And two pools must have nothing to do with each other.",
-    ],
-)
-
-
-@given
-class Amnesia:
-    """A wrong pool to try your proof on: it hands out new slots and keeps none."""
-
-    def __init__(self, size=2):
-        self.slots = []
-
-    def acquire(self, ids):
-        """A new slot."""
-        return Slot(ToyCache()), 0
-
-    def release(self, slot, tokens):
-        """Forget it."""
-
-
-@ex.solution
-def prove(make):
-    """Look for a case in which a pool breaks its promises.
-
-    `make(size)` makes an empty pool over `ToyCache`.  What a pool promises:
-
-    - `pool.slots` is a list of the slots at rest, in any order, at most `size` of them.  A
-      slot has a `shadow`, a list of tokens, and a `cache` with exactly the rows of these.
-    - `pool.acquire(ids)` returns (slot, cached).  The slot's cache holds the rows of the first
-      `cached` tokens of `ids`, and no others.  `cached` is the largest number that a slot at
-      rest allows, and at most len(ids) - 1.
-    - If the slot that allows the most is a beginning of `ids` as a whole, and cached * 10 >
-      len(ids), that slot itself is handed out, and rests no longer.  (Of equals, such a slot
-      goes first.)  Otherwise a different one is handed out: the slots at rest stay
-      as they are, but at most size - 1 may rest then, and if there are more, the
-      one that was released first is dropped.
-    - `pool.release(slot, tokens)` puts it to rest.  Shadow and cache are cut to what both have.
-      If more than `size` slots rest then, the one that was released first is dropped.
-    - The lists that a pool is given stay as they are, and are not kept.  Two pools have
-      nothing to do with each other.
-
-    Parameters
-    ----------
-    make : callable
-        You may make up to 4000 pools, of any size from 1 on.
-
-    Returns
-    -------
-    str or None
-        None when you found nothing wrong.  Otherwise a text, your counterexample.
-
-    Examples
-    --------
-    >>> prove(Amnesia) is None
-    False
-    """
-    def rows(tokens):
-        cache, model = ToyCache(), ToyModel()
-        for token in tokens:
-            model.step(token, cache)
-        return cache.rows
-
-    def shared(shadow, ids):
-        return max(n for n in range(len(ids)) if shadow[:n] == ids[:n])
-
-    def fill(slot, tokens):
-        for row in rows(tokens)[slot.cache.len:]:
-            slot.cache.append(row)
-
-    def walk(size, chance):
-        pool, rests, out, texts = make(size), [], [], [[1, 2, 3, 4]]  # rests: [slot, shadow] by release, the first one first
-
-        def look(where):
-            found, true = sorted(slot.shadow for slot in pool.slots), sorted(shadow for _, shadow in rests)
-            assert found == true, f"{where}: at rest are {found}, expected {true}"
-            for slot in pool.slots:
-                assert slot.cache.rows == rows(slot.shadow), f"{where}: {slot.shadow} has the rows {slot.cache.rows}"
-
-        for _ in range(40):
-            if out and chance.random() < 0.6:
-                slot, ids = out.pop(chance.randrange(len(out)))
-                said = ids + [chance.randrange(3) for _ in range(chance.randrange(4))]
-                fill(slot, said[:len(said) - chance.randrange(2)])
-                tokens = said[:len(said) - chance.choice([0, 0, 0, 1, 2])]
-                keep = min(len(tokens), slot.cache.len)
-                pool.release(slot, tokens)
-                rests.append((slot, said[:keep]))
-                del rests[:max(0, len(rests) - size)]
-                tokens.append(99)
-                look("after a release")
-                texts.append(said)
-            else:
-                text, more = chance.choice(texts), chance.choice([0, 1, 2, chance.randrange(42)])
-                ids = (text[:chance.randrange(1, len(text) + 1)] + [chance.randrange(3) for _ in range(more)])[:45]
-                n = max((shared(shadow, ids) for _, shadow in rests), default=0)
-                whole = [s for s, shadow in rests if shared(shadow, ids) == n and shadow == ids[:len(shadow)]]
-                given = list(ids)
-                slot, cached = pool.acquire(given)
-                where = f"acquire({ids}) with {[shadow for _, shadow in rests]} at rest"
-                assert given == ids, f"{where}: the prompt was changed"
-                assert cached == n, f"{where}: cached is {cached}, expected {n}"
-                assert slot.cache.rows == rows(ids[:n]), f"{where}: the rows are {slot.cache.rows}"
-                itself = bool(whole) and n * 10 > len(ids)
-                old = any(slot is s for s, _ in rests)
-                assert old == itself and (not old or any(slot is s for s in whole)), f"{where}: a slot at rest is handed out: {old}"
-                others = [*pool.slots, *(s for s, _ in out)]
-                assert not any(slot is s or slot.cache is s.cache for s in others), f"{where}: it is somebody else's, too"
-                rests[:] = [rest for rest in rests if rest[0] is not slot]
-                del rests[:max(0, len(rests) - size + 1)]
-                look(where)
-                given.append(99)
-                out.append((slot, ids))
-
-    try:
-        chance = random.Random(12)
-        for _ in range(12):
-            for size in (1, 2, 4):
-                walk(size, chance)
-        one, two = make(2), make(2)
-        serve(one, ToyModel(), [1, 2, 3], 1)
-        assert not two.slots, "two pools share their slots"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-@ex.wrong("Says that nothing is wrong, whatever it is given. Try it on `Amnesia` first.")
-def content(make):
-    return None
-
-
-@ex.wrong("Calls every pool wrong, right ones too. What it complains of must be a broken promise.")
-def never_content(make):
-    return "It looked at me strangely."
-
-
-@ex.wrong("Looks at the answers and at nothing else. A pool that keeps nothing gives right answers as well, and so does one that keeps the "
-          "wrong slots. Count `model.steps`, and look at what rests.")
-def answers_only(make):
-    chance = random.Random(1)
-    try:
-        for size in (1, 2, 3):
-            pool, texts = make(size), [[1, 2, 3]]
-            for _ in range(40):
-                text = chance.choice(texts)
-                ids = text[:chance.randrange(1, len(text) + 1)] + [chance.randrange(3) for _ in range(3)]
-                said = serve(pool, ToyModel(), ids[:30], 2)
-                cache, model, told = ToyCache(), ToyModel(), []
-                for token in ids[:30]:
-                    following = model.step(token, cache)
-                told = [following, model.step(following, cache)]
-                if said != told:
-                    return f"{ids}: {said}"
-                texts.append(ids[:30] + said)
-        serve(make(2), model := ToyModel(), [1, 2, 3, 4], 2)
-        pool = make(2)
-        serve(pool, ToyModel(), [1, 2, 3, 4], 2)
-        model = ToyModel()
-        serve(pool, model, [1, 2, 3, 4, 5, 6], 2)
-        if model.steps > 4:
-            return "nothing was kept"
-    except Exception as error:
-        return repr(error)
-    return None
-
-
-@ex.wrong("Drives one conversation, turn after turn. With one conversation there is nothing to drop, to copy from or to confuse.")
-def one_conversation(make):
-    try:
-        pool, text = make(2), [1, 2, 3]
-        for turn in range(6):
-            model, before = ToyModel(), len(text)
-            text = text + serve(pool, model, text, 2) + [turn]
-            if turn and model.steps != 3 or len(pool.slots) != 1 or len(pool.slots[0].shadow) != before + 1:
-                return f"turn {turn} ran {model.steps} tokens"
-    except Exception as error:
-        return repr(error)
-    return None
-
-
-@ex.wrong("Asks for a certain order of `slots`. The contract promises none.")
-def wants_an_order(make):
-    try:
-        pool = make(3)
-        for k in (1, 2, 3):
-            serve(pool, ToyModel(), [k, k, k, 9], 2)
-        if [slot.shadow[0] for slot in pool.slots] != [1, 2, 3]:
-            return "the slots are not in the order of release"
-        serve(pool, ToyModel(), [1, 1, 1, 9, 9], 2)
-        return None if pool.slots else "nothing rests"
-    except Exception as error:
-        return repr(error)
-
-
-class Suspect:
-    """A pool with one fault named by a word; without a word it is right."""
-
-    fault = ""
-    common = []
-
-    def __init__(self, size=2):
-        self.size, self.slots, self.made = size, self.common if self.fault == "common" else [], 0
-
-    def usable(self, slot, ids):
-        n = 0
-        while n < min(len(slot.shadow), len(ids) - (self.fault != "all cached")) and slot.shadow[n] == ids[n]:
-            n += 1
-        whole = slot.shadow == ids[:len(slot.shadow)]
-        return n, whole if self.fault != "ties" else not whole
-
-    def acquire(self, ids):
-        if self.fault == "changes":
-            ids.sort()
-        best = max(self.slots, key=lambda slot: self.usable(slot, ids), default=None)
-        if self.fault == "first fit":
-            best = next((slot for slot in self.slots if self.usable(slot, ids)[0]), best)
-        n = self.usable(best, ids)[0] if best else 0
-        whole = best is not None and best.shadow == ids[:len(best.shadow)]
-        measure = len(ids) - n if self.fault == "gate by the tail" else len(ids)
-        opens = n * 10 > measure or (self.fault == "no gate" and n > 0)
-        if self.fault == "gate of a half":
-            opens = n * 2 > len(ids)
-        if best and opens and (whole or self.fault == "consumes"):
-            if self.fault != "stays":
-                self.slots.remove(best)
-            if self.fault != "not cut":
-                best.cache.truncate(n)
-            return best, n
-        slot = Slot(ToyCache())
-        self.made += 1
-        slot.born = self.made
-        if best and self.fault != "never copies":
-            slot.cache.copy_from(best.cache, n)
-        if len(self.slots) > self.size - 1 and self.fault != "too many":
-            self.drop(best if n else None)
-        return slot, slot.cache.len
-
-    def drop(self, best):
-        if self.fault == "drops the best" and best is not None:
-            self.slots.remove(best)
-        elif self.fault == "newest":
-            self.slots.pop()
-        elif self.fault == "oldest made":
-            self.slots.remove(min(self.slots, key=lambda slot: slot.born))
-        elif self.fault == "shortest":
-            self.slots.remove(min(self.slots, key=lambda slot: len(slot.shadow)))
-        else:
-            self.slots.pop(0)
-
-    def release(self, slot, tokens):
-        keep = min(len(tokens), slot.cache.len)
-        if self.fault != "long cache":
-            slot.cache.truncate(keep)
-        if self.fault == "stays":
-            self.slots = [s for s in self.slots if s is not slot]
-        slot.shadow = list(tokens) if self.fault == "long shadow" else tokens if self.fault == "keeps" else tokens[:keep]
-        if self.fault == "keeps":
-            del slot.shadow[keep:]
-        self.slots.append(slot)
-        if len(self.slots) > self.size and self.fault != "grows":
-            self.drop(None)
-
-
-def suspect(word):
-    """A class of pools with a fault."""
-    return type("Pool", (Suspect,), {"fault": word, "common": []})
-
-
-def right_pools():
-    """Right pools in many styles, each with a word on it."""
-
-    class Clock(Suspect):
-        """Every slot has the time of its release; the list is in no order."""
-
-        time = 0
-
-        def release(self, slot, tokens):
-            type(self).time += 1
-            slot.time = self.time
-            super().release(slot, tokens)
-            self.slots.sort(key=lambda s: s.shadow)
-
-        def drop(self, best):
-            self.slots.remove(min(self.slots, key=lambda slot: slot.time))
-
-    class Backwards(Suspect):
-        """The newest slot stands first."""
-
-        def release(self, slot, tokens):
-            n = min(len(tokens), slot.cache.len)
-            slot.cache.truncate(n)
-            slot.shadow = list(tokens[:n])
-            self.slots = [slot, *self.slots][:self.size]
-
-        def drop(self, best):
-            self.slots.pop()
-
-    class Numbers(Suspect):
-        """Slots in a dict by a number that grows."""
-
-        def __init__(self, size=2):
-            self.size, self.made, self.shelf = size, 0, {}
-
-        @property
-        def slots(self):
-            return list(self.shelf.values())
-
-        def acquire(self, ids):
-            found = sorted(self.shelf.items(), key=lambda item: self.usable(item[1], ids))
-            number, best = found[-1] if found else (0, None)
-            n, whole = self.usable(best, ids) if best else (0, False)
-            if whole and 10 * n > len(ids):
-                best.cache.truncate(n)
-                return self.shelf.pop(number), n
-            slot = Slot(ToyCache())
-            slot.cache.rows = best.cache.rows[:n] if best else []
-            while len(self.shelf) > self.size - 1:
-                self.shelf.pop(min(self.shelf))
-            return slot, n
-
-        def release(self, slot, tokens):
-            slot.shadow = [token for token, _ in zip(tokens, slot.cache.rows)]
-            slot.cache.truncate(len(slot.shadow))
-            self.made += 1
-            self.shelf[self.made] = slot
-            if len(self.shelf) > self.size:
-                self.shelf.pop(min(self.shelf))
-
-    return {
-        "a list in the order of release": suspect(""),
-        "a clock, and a list without order": Clock,
-        "the newest slot stands first": Backwards,
-        "a dict by number": Numbers,
-    }
-
-
-def must_find(prove, t, make, hint):
-    """The proof must have a counterexample against this pool."""
-    proving.finds(t, prove, proving.counted(make), shown="prove(make)", hint=hint)
-
-
-@ex.check("a right pool is spared: a list in the order of release")
-def spares_one(prove, t):
-    proving.spares(t, prove, proving.counted(suspect("")), shown="prove(make)", style="a list in the order of release", vital=True)
-
-
-@ex.check("right pools in other styles are spared")
-def spares_styles(prove, t):
-    for style, make in right_pools().items():
-        proving.spares(t, prove, proving.counted(make), shown="prove(make)", style=style)
-
-
-@ex.check("wrong pool 1 is found: it believes that it has the answer already")
-def finds_01(prove, t):
-    must_find(prove, t, suspect("all cached"), "Ask for a prompt of which every row is there.")
-
-
-@ex.check("wrong pool 2 is found: it makes room at its best friend's place")
-def finds_02(prove, t):
-    must_find(prove, t, suspect("drops the best"), "Fill the pool, and ask for something that shares a beginning with the newest slot. Which one is gone?")
-
-
-@ex.check("wrong pool 3 is found: it takes what it should copy")
-def finds_03(prove, t):
-    must_find(prove, t, suspect("consumes"), "Two conversations over one long beginning, by turns. What is left of the first?")
-
-
-@ex.check("wrong pool 4 is found: it does not ask how much is shared")
-def finds_04(prove, t):
-    must_find(prove, t, suspect("no gate"), "A slot of two tokens and a prompt of forty that begins with them: which slot is handed out?")
-
-
-@ex.check("wrong pool 5 is found: it measures with the wrong rule")
-def finds_05(prove, t):
-    must_find(prove, t, suspect("gate by the tail"), "A tenth of what?")
-
-
-@ex.check("wrong pool 6 is found: it promises more than it has")
-def finds_06(prove, t):
-    must_find(prove, t, suspect("long shadow"), "Compare the length of each shadow with its cache, after every release.")
-
-
-@ex.check("wrong pool 7 is found: it keeps what nobody can name")
-def finds_07(prove, t):
-    must_find(prove, t, suspect("long cache"), "Release a slot with fewer tokens than rows.")
-
-
-@ex.check("wrong pool 8 is found: it goes by the date of birth")
-def finds_08(prove, t):
-    must_find(prove, t, suspect("oldest made"), "Continue the conversation that began first, then ask for something new.")
-
-
-@ex.check("wrong pool 9 is found: it hands out too much")
-def finds_09(prove, t):
-    must_find(prove, t, suspect("not cut"), "Look at the rows of the slot that is handed out, for a prompt that is a slot's shadow.")
-
-
-@ex.check("wrong pool 10 is found: two may sit on one chair")
-def finds_10(prove, t):
-    must_find(prove, t, suspect("stays"), "Look at `slots` between `acquire` and `release`.")
-
-
-@ex.check("wrong pool 11 is found: it never learned to copy")
-def finds_11(prove, t):
-    must_find(prove, t, suspect("never copies"), "How many tokens are cached for a new conversation over a known beginning?")
-
-
-@ex.check("wrong pool 12 is found: it has one chair too many")
-def finds_12(prove, t):
-    must_find(prove, t, suspect("too many"), "How many slots rest while one is handed out?")
-
-
-@ex.check("wrong pool 13 is found: it grows when many come back")
-def finds_13(prove, t):
-    must_find(prove, t, suspect("grows"), "Acquire three slots, then release all of them.")
-
-
-@ex.check("wrong pool 14 is found: it knows what its neighbour knows")
-def finds_14(prove, t):
-    must_find(prove, t, suspect("common"), "Make two pools.")
-
-
-@ex.check("wrong pool 15 is found: it is content with the first that comes")
-def finds_15(prove, t):
-    must_find(prove, t, suspect("first fit"), "Two slots share something with the prompt, one of them more. Size 2 is enough, both orders are needed.")
-
-
-@ex.check("wrong pool 16 is found: of equals it takes the wrong one")
-def finds_16(prove, t):
-    must_find(prove, t, suspect("ties"), "Two slots allow as much: one is a beginning of the prompt, the other one goes on differently.")
-
-
-@ex.check("wrong pool 17 is found: it holds on to what it was lent")
-def finds_17(prove, t):
-    must_find(prove, t, suspect("keeps"), "Change the list of tokens after `release`, and look at the shadow.")
-
-
-@ex.check("wrong pool 18 is found: it is too modest")
-def finds_18(prove, t):
-    must_find(prove, t, suspect("gate of a half"), "Where exactly does the gate open?")
