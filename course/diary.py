@@ -98,6 +98,6 @@ class Diary:
 
 
 def _shared(shadow: list[int], ids: list[int]) -> int:
-    """Tokens at the beginning of a prompt whose rows a slot holds, the last one left out."""
+    """Tokens at the beginning of a prompt that a slot has rows of, the last one left out."""
     most = min(len(shadow), len(ids) - 1)
     return next((i for i in range(most) if shadow[i] != ids[i]), most)

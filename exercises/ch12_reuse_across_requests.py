@@ -1,8 +1,8 @@
 """Chapter 12 - KV reuse across requests.
 
 What a request leaves in the cache can serve the next one, if both begin with the same
-tokens.  You count how much of a cache a prompt can use, store rows of many conversations
-in blocks, and build the pool that decides which rows stay.  Then you write them to a file
+tokens.  You count how much of a cache fits a prompt, build the pool that decides which
+rows stay, and store rows of many conversations in blocks.  Then you write them to a file
 that survives a crash at any byte.  At the end your pool serves a real model.
 
 Write your code below each docstring, in place of the line that says `your code here`.
