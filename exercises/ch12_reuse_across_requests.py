@@ -280,7 +280,7 @@ def digest(key, tokens):
     return zlib.crc32(repr((key, tokens)).encode())
 
 
-class Blocks:
+class BlockStore:
     """Rows of many conversations, in blocks: what begins alike is stored once.
 
     A conversation is a *table*: a list of blocks, all of them full but perhaps the last.
@@ -296,7 +296,7 @@ class Blocks:
 
     Examples
     --------
-    >>> blocks = Blocks(size=2)
+    >>> blocks = BlockStore(size=2)
     >>> one = blocks.open([5, 6, 7, 8])
     >>> for token in [5, 6, 7, 8]:
     ...     blocks.append(one, token, row=100 + token)

@@ -1217,7 +1217,7 @@ def digest(key, tokens):
 
 
 @ex.solution
-class Blocks:
+class BlockStore:
     """Rows of many conversations, in blocks: what begins alike is stored once.
 
     A conversation is a *table*: a list of blocks, all of them full but perhaps the last.
@@ -1233,7 +1233,7 @@ class Blocks:
 
     Examples
     --------
-    >>> blocks = Blocks(size=2)
+    >>> blocks = BlockStore(size=2)
     >>> one = blocks.open([5, 6, 7, 8])
     >>> for token in [5, 6, 7, 8]:
     ...     blocks.append(one, token, row=100 + token)
@@ -1339,14 +1339,14 @@ class Blocks:
 
 @ex.wrong("The key of a block is made of its own tokens alone. The same words after another beginning have different rows; under one key, "
           "only the first of them is ever known.")
-class OwnTokensOnly(Blocks):
+class OwnTokensOnly(BlockStore):
     def __init__(self, size=4, digest=digest):
         super().__init__(size, lambda key, tokens: digest(0, tokens))
 
 
 @ex.wrong("Does not compare the tokens when a key is found. Two blocks can have one key, and then a conversation goes on from "
           "somebody else's rows.")
-class TrustsTheKey(Blocks):
+class TrustsTheKey(BlockStore):
     def open(self, ids):
         table, key = [], 0
         for start in range(0, len(ids) - self.size, self.size):
@@ -1360,7 +1360,7 @@ class TrustsTheKey(Blocks):
 
 @ex.wrong("Compares the tokens of a block, but not what came before it. With one key for two beginnings, the words are right and the rows "
           "are not.")
-class ForgetsBefore(Blocks):
+class ForgetsBefore(BlockStore):
     def open(self, ids):
         table, key = [], 0
         for start in range(0, len(ids) - self.size, self.size):
@@ -1374,7 +1374,7 @@ class ForgetsBefore(Blocks):
 
 
 @ex.wrong("Does not compare when a full block meets a known one with its key. The table then holds rows of another text.")
-class MergesByKey(Blocks):
+class MergesByKey(BlockStore):
     def append(self, table, token, row):
         super().append(table, token, row)
         block = table[-1]
@@ -1384,7 +1384,7 @@ class MergesByKey(Blocks):
 
 @ex.wrong("Lets others find a block that is not full. It grows under their hands: the rows that are added belong to one conversation "
           "alone.")
-class SharesTheLast(Blocks):
+class SharesTheLast(BlockStore):
     def append(self, table, token, row):
         super().append(table, token, row)
         if len(table[-1].tokens) < self.size:
@@ -1401,7 +1401,7 @@ class SharesTheLast(Blocks):
 
 
 @ex.wrong("Writes into a block that another table holds as well. Take a copy first, and write there: copy on write.")
-class WritesInPlace(Blocks):
+class WritesInPlace(BlockStore):
     def append(self, table, token, row):
         if table and len(table[-1].tokens) < self.size:
             users, table[-1].users = table[-1].users, 1
@@ -1414,7 +1414,7 @@ class WritesInPlace(Blocks):
 
 @ex.wrong("Copies the last block with every token. A copy is needed once, and only if another table holds the block too; the last one that "
           "holds it may write in place.")
-class CopiesAlways(Blocks):
+class CopiesAlways(BlockStore):
     def append(self, table, token, row):
         if table and len(table[-1].tokens) < self.size:
             table[-1] = Block(table[-1].before, table[-1].tokens, table[-1].rows)
@@ -1424,7 +1424,7 @@ class CopiesAlways(Blocks):
 
 @ex.wrong("A table that took its own copy still counts as a user of the old block. So the last one that holds it copies as well, for "
           "nothing.")
-class CountsTwice(Blocks):
+class CountsTwice(BlockStore):
     def append(self, table, token, row):
         old = table[-1] if table else None
         super().append(table, token, row)
@@ -1433,7 +1433,7 @@ class CountsTwice(Blocks):
 
 
 @ex.wrong("A copy takes the lists of the old block themselves, so that both are written to.")
-class SharesLists(Blocks):
+class SharesLists(BlockStore):
     def append(self, table, token, row):
         if table and len(table[-1].tokens) < self.size and table[-1].users > 1:
             old = table[-1]
@@ -1445,7 +1445,7 @@ class SharesLists(Blocks):
 
 @ex.wrong("Two conversations that compute the same block at the same time keep one each. When the second one becomes full, an equal block is "
           "known: take that one.")
-class KeepsBoth(Blocks):
+class KeepsBoth(BlockStore):
     def append(self, table, token, row):
         known = dict(self.known)
         before, last = list(table), list(table[-1].tokens) if table else []
@@ -1460,14 +1460,14 @@ class KeepsBoth(Blocks):
 
 @ex.wrong("Takes all of the prompt where all of it is known. Its last token has to be run, so the block that holds it cannot be taken "
           "whole.")
-class TakesAll(Blocks):
+class TakesAll(BlockStore):
     def open(self, ids):
         return super().open([*ids, 0])
 
 
 @ex.wrong("Loses count: a conversation that takes known blocks is one more that holds them. Nobody can say then which blocks may be "
           "written in place, or dropped.")
-class LosesCount(Blocks):
+class LosesCount(BlockStore):
     def open(self, ids):
         table = super().open(ids)
         for block in table:
@@ -1477,7 +1477,7 @@ class LosesCount(Blocks):
 
 @ex.wrong("Forgets a block when the last conversation that holds it is over. The next one that begins like it would have found it: what is "
           "known stays known, until room is needed.")
-class ForgetsAtTheEnd(Blocks):
+class ForgetsAtTheEnd(BlockStore):
     def close(self, table):
         held = list(table)
         super().close(table)
@@ -1487,14 +1487,14 @@ class ForgetsAtTheEnd(Blocks):
 
 
 @ex.wrong("Gives the same list to two conversations. What one of them adds, the other one says.")
-class SameTable(Blocks):
+class SameTable(BlockStore):
     def fork(self, table):
         super().fork(table)
         return table
 
 
 @ex.wrong("Never begins a second block: the first one grows without end. A block holds `size` tokens, then the next one begins.")
-class OneBlock(Blocks):
+class OneBlock(BlockStore):
     def append(self, table, token, row):
         if table and len(table[-1].tokens) >= self.size:
             table[-1].tokens.append(token)
@@ -1504,14 +1504,14 @@ class OneBlock(Blocks):
 
 
 @ex.wrong("Gives a full block its key, and notes it nowhere. Nobody ever finds it.")
-class NeverKnown(Blocks):
+class NeverKnown(BlockStore):
     def append(self, table, token, row):
         super().append(table, token, row)
         self.known.clear()
 
 
 @ex.wrong("A different block under a key is replaced by the newest. What conversations rely on is then found no more.")
-class Replaces(Blocks):
+class Replaces(BlockStore):
     def append(self, table, token, row):
         super().append(table, token, row)
         if table[-1].key is not None:
@@ -1519,12 +1519,12 @@ class Replaces(Blocks):
 
 
 class Shelf:
-    """Blocks under test: conversations with their true rows, told as code."""
+    """BlockStore under test: conversations with their true rows, told as code."""
 
-    def __init__(self, t, Blocks, size, key=digest, called="digest"):
+    def __init__(self, t, BlockStore, size, key=digest, called="digest"):
         self.t, self.size, self.made = t, size, []
-        t.case(f"blocks = Blocks({size}, {called})")
-        self.blocks = t.call(Blocks, size, key, shown=None)
+        t.case(f"blocks = BlockStore({size}, {called})")
+        self.blocks = t.call(BlockStore, size, key, shown=None)
 
     def start(self, ids, run=True):
         """Open a prompt, and run what is not known of it."""
@@ -1580,18 +1580,18 @@ class Shelf:
 
 
 @ex.check("a conversation is cut into blocks")
-def cut_into_blocks(Blocks, t):
+def cut_into_blocks(BlockStore, t):
     for size in (1, 2, 3):
         for n in range(1, 8):
-            shelf = Shelf(t, Blocks, size)
+            shelf = Shelf(t, BlockStore, size)
             shelf.start(list(range(n)))
             t.equal(shelf.stored(), -(-n // size), "the number of blocks")
 
 
 @ex.check("what begins alike is stored once")
-def stored_once(Blocks, t):
+def stored_once(BlockStore, t):
     for size in (2, 3):
-        shelf = Shelf(t, Blocks, size)
+        shelf = Shelf(t, BlockStore, size)
         system = list(range(10, 10 + 3 * size))
         for k in range(5):
             cached = shelf.start([*system, k, k])
@@ -1601,26 +1601,26 @@ def stored_once(Blocks, t):
 
 
 @ex.check("a block is found only after the blocks that came before it, and only while it is full")
-def with_its_beginning(Blocks, t):
-    shelf = Shelf(t, Blocks, 2)
+def with_its_beginning(BlockStore, t):
+    shelf = Shelf(t, BlockStore, 2)
     shelf.start([1, 2, 7, 8])
     t.equal(shelf.start([3, 4, 7, 8, 9]), 0, "the number of tokens that were taken")
     t.equal(shelf.start([3, 4, 7, 8, 5]), 4, "the number of tokens that were taken")
     shelf.start([1, 2, 7, 8, 6])
     t.equal(shelf.start([1, 2, 7, 8, 6, 9]), 4, "the number of tokens that were taken")
     t.equal(shelf.start([1, 2, 7, 8]), 2, "the number of tokens that were taken, of a prompt that is known to its end,")
-    shelf = Shelf(t, Blocks, 3)
+    shelf = Shelf(t, BlockStore, 3)
     shelf.start([1, 2])
     shelf.start([1, 2, 3])
     shelf.add(0, 4)
 
 
 @ex.check("two blocks with one key are told apart")
-def one_key(Blocks, t):
+def one_key(BlockStore, t):
     for key, called in ((lambda key, tokens: 0, "lambda key, tokens: 0"),
                         (lambda key, tokens: sum(tokens) % 3, "lambda key, tokens: sum(tokens) % 3"),
                         (lambda key, tokens: sum(tokens), "lambda key, tokens: sum(tokens)")):
-        shelf = Shelf(t, Blocks, 2, key, called)
+        shelf = Shelf(t, BlockStore, 2, key, called)
         shelf.start([1, 5, 7])
         shelf.start([2, 4, 7, 3])
         shelf.start([1, 5, 9])
@@ -1628,17 +1628,17 @@ def one_key(Blocks, t):
         t.holds(shelf.made[2][0][0] is shelf.made[0][0][0], "the block that was known first is found no more")
         shelf.start([4, 2, 7, 3, 1])
         shelf.start([2, 4, 7, 3, 1])
-    shelf = Shelf(t, Blocks, 2, lambda key, tokens: 10 * tokens[0] + tokens[1], "lambda key, tokens: 10 * tokens[0] + tokens[1]")
+    shelf = Shelf(t, BlockStore, 2, lambda key, tokens: 10 * tokens[0] + tokens[1], "lambda key, tokens: 10 * tokens[0] + tokens[1]")
     shelf.start([1, 2, 5, 6])
     shelf.start([3, 4, 7])
     shelf.start([3, 4, 5, 6, 7])
 
 
 @ex.check("two tables that share their last block: the first one to write takes a copy, the other one writes in place")
-def copy_on_write(Blocks, t):
+def copy_on_write(BlockStore, t):
     for filled in (1, 2, 4, 5):
         for first in (0, 1):
-            shelf = Shelf(t, Blocks, 3)
+            shelf = Shelf(t, BlockStore, 3)
             shelf.start(list(range(10, 10 + filled)))
             shelf.fork(0)
             shared = shelf.made[0][0][-1]
@@ -1653,9 +1653,9 @@ def copy_on_write(Blocks, t):
 
 
 @ex.check("a block that no other table holds is written in place")
-def in_place(Blocks, t):
+def in_place(BlockStore, t):
     for size in (3, 4):
-        shelf = Shelf(t, Blocks, size)
+        shelf = Shelf(t, BlockStore, size)
         shelf.start([1])
         block = shelf.made[0][0][0]
         for token in range(2, size):
@@ -1664,8 +1664,8 @@ def in_place(Blocks, t):
 
 
 @ex.check("when a conversation is over, its blocks are still known")
-def after_the_end(Blocks, t):
-    shelf = Shelf(t, Blocks, 2)
+def after_the_end(BlockStore, t):
+    shelf = Shelf(t, BlockStore, 2)
     shelf.start([1, 2, 3, 4, 5])
     shelf.fork(0)
     first = shelf.made[0][0][0]
@@ -1676,9 +1676,9 @@ def after_the_end(Blocks, t):
 
 
 @ex.check("conversations that grow side by side meet again in a block that is known")
-def side_by_side(Blocks, t):
+def side_by_side(BlockStore, t):
     for size in (2, 3):
-        shelf = Shelf(t, Blocks, size)
+        shelf = Shelf(t, BlockStore, size)
         shelf.start([1])
         shelf.start([1])
         for token in range(20, 20 + 2 * size - 1):
@@ -1688,10 +1688,10 @@ def side_by_side(Blocks, t):
 
 
 @ex.check("hundreds of calls: every table has the rows of its own tokens")
-def many_calls(Blocks, t):
+def many_calls(BlockStore, t):
     for key, called in ((digest, "digest"), (lambda key, tokens: (key + tokens[0]) % 4, "lambda key, tokens: (key + tokens[0]) % 4")):
         for size in (1, 2, 3):
-            shelf = Shelf(t, Blocks, size, key, called)
+            shelf = Shelf(t, BlockStore, size, key, called)
             shelf.start([1])
             for _ in range(45):
                 del t.story[1:]
