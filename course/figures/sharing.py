@@ -47,6 +47,7 @@ def shared_blocks(
     drawing = Drawing(max(left + most * (width + GAP) + 20, 420), 44 + ROW * len(rows) + 58)
     drawing.text(10, 21, title, 14, "start", bold=True)
     stored: dict[Hashable, int] = {}
+    repeated = False  # whether rows that are no neighbours share a block
     for r, (name, blocks) in enumerate(rows):
         top = 40 + ROW * r
         drawing.text(10, top + 18, name, 12, "start")
@@ -58,16 +59,20 @@ def shared_blocks(
             span = 1
             while r + span < len(rows) and c < len(rows[r + span][1]) and rows[r + span][1][c] == block:
                 span += 1
-            colour = BLUE if span > 1 else GREEN
+            again = stored[block] > 1
+            colour = BLUE if span > 1 or again else GREEN
             tall = ROW * (span - 1) + HEIGHT
-            drawing.rect(left + c * (width + GAP), top, width, tall, colour, colour, 0.3 if span > 1 else 0.2)
+            opacity = 0.08 if again else 0.3 if span > 1 else 0.2
+            drawing.rect(left + c * (width + GAP), top, width, tall, colour, colour, opacity, "4 3" if again else "")
+            repeated = repeated or again
             if span > 1 and width > 20:
                 drawing.text(left + c * (width + GAP) + width / 2, top + tall / 2 + 4, f"x {span}", 11)
     y = 40 + ROW * len(rows) + 18
     shared = sum(1 for n in stored.values() if n > 1)
     x = 10.0
-    for colour, text in ((BLUE, "stored once, used by several"), (GREEN, "one conversation's own")):
-        drawing.rect(x, y - 10, 12, 12, colour, colour, 0.4)
+    legend = [(BLUE, "stored once, used by several", ""), (GREEN, "one conversation's own", "")]
+    for colour, text, dash in [*legend, *([(BLUE, "the same one again", "4 3")] if repeated else [])]:
+        drawing.rect(x, y - 10, 12, 12, colour, colour, 0.08 if dash else 0.4, dash)
         drawing.text(x + 18, y, text, 11, "start")
         x += 40 + 6.2 * len(text)
     counted = f"{len(stored)} {words}s are stored, {shared} of them shared. Without sharing: {full}."

@@ -33,6 +33,7 @@ def every_figure() -> dict[str, Figure]:
         "disk at rest": pool_lanes(STEPS[:3], 2, disk=True),
         "blocks": shared_blocks(tables, 18, "Four talks"),
         "many blocks": shared_blocks({"a": range(60), "b": range(30)}, 90),
+        "apart": shared_blocks({"a": [1, 2], "b": [1, 3], "c": [1, 2]}, 6),
         "no block": shared_blocks({"a": []}, 0),
         "file": file_states(moments),
     }
@@ -68,6 +69,9 @@ def test_words_say_what_the_picture_says() -> None:
     assert "8 blocks are stored, 4 of them shared. Without sharing: 18." in blocks.alt
     assert blocks.svg.count(">x 4<") == 3 and blocks.svg.count(">x 2<") == 1
     assert "talk 0: 5; talk 1: 5; talk 2: 4; talk 3: 4; 18 together" in blocks.alt
+    apart = shown["apart"]
+    assert "3 blocks are stored, 2 of them shared" in apart.alt
+    assert apart.svg.count("the same one again") == 1 and "again" not in blocks.svg
     file = shown["file"].alt
     assert "before: 4 (the counter), a (counts), b (left over, not counted), - (nothing yet); reads 1" in file
     assert "b (torn)" in file and "c< (written just now)" in file
