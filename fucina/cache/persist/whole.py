@@ -258,6 +258,8 @@ def inspect(
             why = header.differs(identity_of(model, salt)) if model is not None else ""
             if header.version < 3:
                 tokens = plain.tokens_of(file, header, header.rows)
+                if not why and (count := plain.count_of(file)) > header.rows:
+                    why = f"the file ends after {header.rows} positions, its count says {count}"
                 return Inspection(header, tokens[header.prefix_rows :], [], len(tokens), size, why)
             index, torn = _index(file, header)
             if rows and (bad := damaged(file, header, index)) is not None:
