@@ -1,7 +1,7 @@
 """The files of a pool in one folder: which of them are this model's, what they take, and the order of their use.
 
-The folder itself is the truth: it is looked at again before every write, so files of an earlier run are found, those
-that another process has written or removed are noticed, and nothing has to be put right after an interrupt.
+The folder itself is the truth: it is looked at again before every write.  So files of an earlier run are found, changes by
+another process are noticed, and nothing has to be put right after an interrupt.
 """
 
 from __future__ import annotations
