@@ -47,6 +47,26 @@ def test_what_is_appended_comes_back(parts, dtype, tmp_path):
     assert (loaded.state.len, loaded.state.capacity, loaded.tokens) == (150, 200, TOKENS[:150])
 
 
+@pytest.mark.parametrize("parts", KINDS.values(), ids=KINDS)
+def test_a_beginning_alone_is_loaded(parts, tmp_path):
+    """At most `limit` tokens, the largest prefix of them that a pass can go on from; the state need not hold more."""
+    model, path = ToyModel(parts), tmp_path / "chat.kv"
+    with KvFile.open(path, model) as file:
+        state = model.new_cache()
+        for end in (40, 90, 150):
+            extend(state, TOKENS[:end])
+            file.append(state, TOKENS[:end])
+    for limit in (0, 39, 40, 64, 90, 149, 150, 151, 500):
+        loaded = load(path, model, capacity=max(min(limit, 150), 1), limit=limit)
+        point = 0 if loaded is None else loaded.state.len
+        assert point <= limit
+        assert point == min(limit, 150) or model.new_cache().layout.areas[-1].kind != "full"
+        assert point >= max(end for end in (0, 40, 90, 150) if end <= limit) or limit < 64
+        if loaded is not None:
+            assert loaded.tokens == TOKENS[:point]
+            check_claims(loaded.state, TOKENS)
+
+
 def test_the_newest_token_and_the_notes_come_back(tmp_path):
     model = ToyModel()
     state = filled(model, 50)

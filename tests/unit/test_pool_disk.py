@@ -282,6 +282,25 @@ def test_files_that_vanish_are_missed_and_no_more(tmp_path):
     check_disk(pool)
 
 
+def test_a_file_that_could_not_be_continued_goes(tmp_path, monkeypatch):
+    """A failed write removes the entry: the disk is full, and nobody asks twice for what cannot be kept."""
+    pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
+    serve(pool, a := text(60))
+    serve(pool, text(60))
+    assert texts(pool) == [a]
+    serve(pool, [*a, *text(10)])
+
+    def full(self, offset, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fucina.cache.persist.files.DiskFile.write_at", full)
+        with pytest.warns(UserWarning, match="a text was not stored on disk"):
+            serve(pool, text(60))
+    assert a not in texts(pool)
+    check_disk(pool)
+
+
 def test_a_full_disk_costs_the_text_and_nothing_else(tmp_path, monkeypatch):
     pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
     serve(pool, a := text(60))
