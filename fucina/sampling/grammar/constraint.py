@@ -77,7 +77,7 @@ class Constraint:
         if token in self._vocabulary.ends and (self._ended or self._matcher.is_accepting()):
             self._ended = True
             return
-        if self._ended or not self._matcher.consume_token(token):
+        if self._ended or token in self._vocabulary.ends or not self._matcher.consume_token(token):
             reason = failure(self._matcher)
             raise MatcherFailed(f"the grammar does not allow token {token} here{f': {reason}' if reason else ''}")
 
