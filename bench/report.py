@@ -9,7 +9,7 @@ from typing import Any
 from fucina.measure import results, tables
 from fucina.measure.summary import cost_lines
 
-from . import index, join, odds, speculation, streams, svg
+from . import index, join, odds, reuse, speculation, streams, svg
 from .records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +23,7 @@ _HEADINGS = {
     "accuracy": "Accuracy",
     "conversations": "Conversations together",
     "join": "A long prompt that joins running streams",
+    "reuse": "Rows that are used again",
     "speculation": "Speculative decoding",
     "overhead": "Overhead of drafting",
     "odds": "Odds of drafted tokens",
@@ -31,6 +32,7 @@ _HEADINGS = {
 _TABLES = {
     "conversations": streams.tables,
     "join": join.tables,
+    "reuse": reuse.tables,
     "speculation": speculation.tables,
     "overhead": speculation.overhead_tables,
     "odds": odds.tables,

@@ -18,7 +18,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import gguf
     from .cache import State
-    from .chat import ChatFormat, ChatTemplate, Conversation, Reply, WarmState, send_batch, send_batch_tokens_reuse
+    from .chat import (
+        ChatFormat,
+        ChatTemplate,
+        Conversation,
+        Reply,
+        SlotPool,
+        WarmState,
+        send_batch,
+        send_batch_tokens_reuse,
+    )
     from .errors import FucinaError
     from .generation import Generation, GenerationStream
     from .loading import load
@@ -39,6 +48,7 @@ _WHERE = {
     "Reply": ".chat",
     "Sampler": ".sampling",
     "SamplerOptions": ".sampling",
+    "SlotPool": ".chat",
     "WarmState": ".chat",
     "load": ".loading",
     "send_batch": ".chat",

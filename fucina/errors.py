@@ -175,12 +175,24 @@ class NoSuchTurn(FucinaError, ValueError):
     """A turn should be undone or made again that the conversation does not have."""
 
 
+class NotASavedText(FucinaError, ValueError):
+    """A file that a text should be stored in holds a conversation."""
+
+
+class NotASavedConversation(FucinaError, ValueError):
+    """A file that a conversation should go on from holds something else, or nothing of it can be read."""
+
+
 class SharedBatchProcessor(FucinaError, ValueError):
     """Two streams of a batch share a logit processor, which is one stream's state."""
 
 
 class SystemMidConversation(ChatTemplateError):
     """A system message comes after others, where the chat format takes it at the beginning only."""
+
+
+class SystemMismatch(FucinaError, ValueError):
+    """A conversation was opened from a file with another system message than the file's; the message has both."""
 
 
 class TrailingAssistantMessage(ChatTemplateError):

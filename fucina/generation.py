@@ -17,9 +17,12 @@ from .engine.text import StreamText, TextStream, stop_texts
 from .errors import ContextFull, EmptyInput, InvalidOption, MatcherFailed, SharedStream
 from .sampling import Sampler, SamplerOptions, compose, reset_processor, structure_of
 from .sampling.grammar import check_grammar, note_circle
+from .saving import SavedText
 from .speculative.factory import Document, make_drafter, stats_of
 
 if TYPE_CHECKING:
+    import os
+
     from .engine.drafts import Drafter
     from .model import Model
     from .sampling import Constraint, Grammar, LogitProcessor
@@ -41,6 +44,7 @@ class Generation:
     speculation : counts of a drafter's steps, or None.
     complete : with a grammar, whether the text is a whole sentence of it: what max_tokens cuts is not, whatever stands
     there; None without a grammar.
+    reused_prefix : ids of the prompt whose rows were in a cache already, so that they were not computed.
     """
 
     text: str
@@ -53,6 +57,7 @@ class Generation:
     decode_seconds: float
     speculation: Stats | None = None
     complete: bool | None = None
+    reused_prefix: int = 0
 
     def __str__(self) -> str:
         return self.text
@@ -62,6 +67,11 @@ class Generation:
         """Tokens per second after the first one; 0.0 if there was only one."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+    @property
+    def cached_tokens(self) -> int:
+        """`reused_prefix`, by the name that it has in chat APIs."""
+        return self.reused_prefix
 
 
 class GenerationStream(TextStream[Generation]):
@@ -113,6 +123,7 @@ def generate(
     speculative: bool | Options | DraftSource | Drafter = False,
     references: Document | Sequence[Document] = (),
     special: bool = True,
+    save: str | os.PathLike[str] | None = None,
     **sampling: Any,
 ) -> Generation | GenerationStream:
     """Continue a prompt.
@@ -135,6 +146,8 @@ def generate(
     references : with speculative=True or Options, documents that the text may quote: texts, or token ids.
     special : whether control markers written in a text prompt (`<|im_end|>`) become their tokens.  Text that comes
         from a user should be given with special=False, or to a `Conversation`, which never parses it.
+    save : a file that prompt and continuation are stored in, with their rows; what the prompt shares with the text that is
+        there already is not computed again (`Generation.cached_tokens`).  Stored at the end, in the place of that text.
     sampling : further fields of `fucina.SamplerOptions` (top_k, top_p, min_p, penalties).
 
     Returns
@@ -147,9 +160,12 @@ def generate(
     TokenOutOfRange, InvalidOption, InvalidSamplerOption
     SharedStream : the processor has structure (a constraint), and a stream that goes on has it too.
     MatcherFailed : the grammar leads into a dead end, or reached a limit; the text before it was given out.
+    KvFileInvalid, KvFileLocked, KvFileError : the file is another model's, in use, or cannot be opened.
+    NotASavedText : it holds a conversation, which the text would replace.
 
     Warns
     -----
+    SaveCut, SaveFailed : the file is damaged, or cannot be written; the text is complete nevertheless.
     UnboundedReply : a reply under a grammar repeated one token until max_tokens.
     """
     max_tokens = checks.integer("max_tokens", max_tokens, 1)
@@ -169,6 +185,7 @@ def generate(
     reset_processor(processor)
     text = StreamText(model.tokenizer, stops)
     state = model.new_cache(min(model.context, len(ids) + max_tokens))
+    kept = None if save is None else SavedText(save, model, state, ids)
     run = Stream(state, ids, sampler, drafter, stop_tokens=ends, max_tokens=max_tokens, on_token=text.take)
     scheduler = Scheduler(model)
     scheduler.add(run)
@@ -187,6 +204,7 @@ def generate(
             text.latest - text.first,
             stats_of(drafter),
             None if grammar is None or constraint is None else is_complete(grammar, constraint, run, text),
+            run.reused,
         )
 
     def settle() -> Generation:
@@ -194,6 +212,8 @@ def generate(
             run.cancel()
             run.check_end()
         text.finish()
+        if kept is not None:
+            kept.store(state, run.tokens)
         done = result()
         if constraint is not None and not noted:
             noted.append(True)

@@ -3,6 +3,7 @@
 from .batch import TurnBatch, send_batch, send_batch_tokens_reuse
 from .conversation import Conversation
 from .formats import ChatFormat
+from .pooled import SlotPool
 from .template import ChatTemplate
 from .turn import Reply, ReplyStream
 from .warm import WarmState
@@ -13,6 +14,7 @@ __all__ = [
     "Conversation",
     "Reply",
     "ReplyStream",
+    "SlotPool",
     "TurnBatch",
     "WarmState",
     "send_batch",

@@ -17,29 +17,28 @@ from ..engine.text import stop_texts
 from ..errors import (
     InvalidOption,
     NoSuchTurn,
-    UnknownMessages,
 )
 from ..sampling import Grammar, LogitProcessor, Sampler, SamplerOptions
 from ..sampling.grammar import check_grammar
 from ..speculative.factory import Document, make_drafter
-from .constrained import TurnGrammar, think_off_for
+from .constrained import TurnGrammar
 from .formats import ChatFormat
-from .messages import Message, check_messages
+from .messages import Message
+from .prompting import PromptedConversation, UserMessage
 from .prompts import choose_template, rendered_ids, stop_ids
 from .story import Story
 from .template import ChatTemplate
-from .token_conversation import TokenConversation
-from .turn import Reply, ReplyStream, Turn, Write
+from .turn import Reply, ReplyStream
 from .warm import WarmState, adopt
 
 if TYPE_CHECKING:
+    import os
+
     from ..cache import State
     from ..model import Model
 
-UserMessage = str | Sequence[Any]  # text, or a list of text parts
 
-
-class Conversation(TokenConversation):
+class Conversation(PromptedConversation):
     """A conversation of several turns.
 
     Parameters
@@ -68,16 +67,25 @@ class Conversation(TokenConversation):
         See `fucina.generation.generate`: the same replies, in less time where text repeats itself.
     references : sequence
         With speculation=True or Options: documents that replies may quote; see also `add_spec_reference`.
+    save : path, optional
+        A file that the conversation is kept in, turn by turn.  If it holds one already, that goes on: messages, rows and
+        draws are as if it had never been closed.  See `close`, `restored`, `save_error`.
     sampling
-        Fields of `SamplerOptions`.  The draws go on from turn to turn.
+        Fields of `SamplerOptions`.  The draws go on from turn to turn, and from a file, unless it has another seed.
 
-    Attributes are those of `TokenConversation`.
+    Attributes are those of `TokenConversation` and `SavedConversation`.
 
     Raises
     ------
     ChatTemplateError : the system message is no text, or the template refuses it.
     InvalidOption, InvalidSamplerOption, TokenOutOfRange, KvCacheOverflow : an option is out of its range.
     EmptyInput : a reference has no token.
+    KvFileError, KvFileLocked : the file is another model's or none of ours, or somebody else writes it.
+    SystemMismatch, NotASavedConversation, ContextFull : the file holds something else, or too much.  It stays as it is.
+
+    Warns
+    -----
+    SaveCut : the file is damaged, and its end is lost.  SaveFailed : a turn could not be written.
     """
 
     def __init__(
@@ -95,6 +103,7 @@ class Conversation(TokenConversation):
         grammar: Grammar | None = None,
         speculation: Any = False,
         references: Document | Sequence[Document] = (),
+        save: str | os.PathLike[str] | None = None,
         _warm: WarmState | EllipsisType = ...,
         **sampling: Any,
     ):
@@ -114,6 +123,8 @@ class Conversation(TokenConversation):
         else:
             self._state, self.prefix_rows, tokens = adopt(model, _warm)
         self._story = Story(opening, tokens, list(opening), complete=not tokens)
+        if save is not None:
+            self._open_file(save, system, "seed" in sampling)
 
     @classmethod
     def init_warm(cls, model: Model, warm: WarmState, system: str | None = None, **options: Any) -> Conversation:
@@ -199,6 +210,30 @@ class Conversation(TokenConversation):
         return self.send_tokens_reuse(self.model.tokenizer.with_bos(rendered_ids(self.model, rendered)), stream)
 
     @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: Literal[False] = False, grammar: TurnGrammar = ...
+    ) -> Reply: ...
+    @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: Literal[True], grammar: TurnGrammar = ...
+    ) -> ReplyStream: ...
+    @overload
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: bool, grammar: TurnGrammar = ...
+    ) -> Reply | ReplyStream: ...
+    def send_messages_reuse(
+        self, messages: Sequence[Message], stream: bool = False, grammar: TurnGrammar = ...
+    ) -> Reply | ReplyStream:
+        """`send_tokens_reuse` with the messages of a whole conversation, which are this one's from now on.
+
+        Raises
+        ------
+        TrailingAssistantMessage : the last message is the assistant's; expected one to answer.
+        EmptyMessages, ChatTemplateError, ContextFull : as `send` does.
+        """
+        return self._answer(self._messages_turn(messages, grammar), stream)
+
+    @overload
     def regenerate(self, stream: Literal[False] = False) -> Reply: ...
     @overload
     def regenerate(self, stream: Literal[True]) -> ReplyStream: ...
@@ -243,51 +278,5 @@ class Conversation(TokenConversation):
         ChatTemplateError : the system message is no text, or the template refuses it; nothing has changed.
         """
         self._end_turn()
-        opening = self._story.opening if system is ... else self._checked_opening(system)
+        opening = self._story.system if system is ... else self._checked_opening(system)
         self._become(Story(opening, [], list(opening), latest=self._story.latest))
-
-    # --- inside: turns are made here, for this class and for batches --------------------------------------------------
-
-    def _checked_opening(self, system: str | None) -> list[Message]:
-        """The messages before the first turn: the system message, if there is one and the template takes it."""
-        opening: list[Message] = [] if system is None else list(check_messages([{"role": "system", "content": system}]))
-        if isinstance(self._template, ChatTemplate) and opening:
-            self._template.render([*opening, {"role": "user", "content": ""}])  # one that it refuses should fail here
-        return opening
-
-    def _send_turn(self, user: UserMessage, write: Write | None = None, grammar: TurnGrammar = ...) -> Turn:
-        self._end_turn()
-        grammar = self.grammar if grammar is ... else check_grammar(grammar)
-        if self._template is None:
-            self._template = ChatTemplate.of(self.model)  # raises: there is none
-        message = check_messages([{"role": "user", "content": user}])[0]
-        think_off = self._think_off(grammar)
-        if isinstance(self._template, ChatFormat):
-            ids = self._template.encode_turn(
-                self.model.tokenizer, message["content"], self.system, not self.history, think_off
-            )
-            return self._append(ids, message, write, grammar)
-        if not self._story.complete:
-            raise UnknownMessages(
-                "the model's template renders whole conversations, and not all messages of this one are known; "
-                "continue it with send_rendered or send_rendered_reuse, or choose a built-in format (template=)"
-            )
-        ids = self._encode(self._template, [*self.messages, message], think_off)
-        return self._begin(self._story, ids, message, write, grammar=grammar)
-
-    def _reuse_turn(self, ids: Sequence[int], write: Write | None = None) -> Turn:
-        self._end_turn()
-        ids = checks.token_ids("ids", ids, self.model.n_tokens)
-        base = self._story._replace(messages=[], turns=(), complete=False)
-        return self._begin(base, ids, None, write, before=self._story)
-
-    def _think_off(self, grammar: Grammar | None) -> bool:
-        """Whether the model is asked not to reason: a grammar governs a reply from its first token on."""
-        if grammar is None or self._template is None:
-            return self.think_off
-        told = any(record.grammar is not None for record in self._story.turns)
-        return think_off_for(self.model, self._template, self.think_off, told)
-
-    def _encode(self, template: ChatTemplate, messages: Sequence[Message], think_off: bool) -> list[int]:
-        variables: dict[str, Any] = {"enable_thinking": False} if think_off else {}
-        return template.encode(self.model.tokenizer, messages, **variables)

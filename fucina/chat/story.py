@@ -22,8 +22,8 @@ class TurnRecord(NamedTuple):
 class Story(NamedTuple):
     """The contents of a conversation.
 
-    opening : the system message, if there is one.
-    tokens : all tokens, between turns.  messages : those of `send` and their replies, the system message included.
+    opening : the messages before the first turn: the system message, if there is one, and those that came with it.
+    tokens : all tokens, between turns.  messages : the opening, then those of `send` and their replies.
     turns : a record per turn.  complete : whether `messages` is the whole conversation.
     turn : the reply that is being made.  latest : the latest reply.
     """
@@ -35,6 +35,11 @@ class Story(NamedTuple):
     complete: bool = True
     turn: Turn | None = None
     latest: Reply | None = None
+
+    @property
+    def system(self) -> list[Message]:
+        """The system message at the beginning, as a list of one, or of none."""
+        return [m for m in self.opening[:1] if m["role"] == "system"]
 
     def without(self, turns: int) -> Story:
         """The story without its latest turns."""

@@ -66,8 +66,7 @@ class TokenConversation:
     @property
     def system(self) -> str | None:
         """The system message; `reset` may change it."""
-        opening = self._story.opening
-        return opening[0]["content"] if opening else None
+        return next((m["content"] for m in self._story.system), None)
 
     @property
     def messages(self) -> list[Message]:
@@ -89,7 +88,7 @@ class TokenConversation:
         """The state; ConversationClosed once it was taken away."""
         if self._state is None:
             raise ConversationClosed(
-                "the cache of this conversation was taken away; start another one with init_warm()"
+                "this conversation was closed, or its cache taken away; start another one, with init_warm() from a cache"
             )
         return self._state
 
@@ -214,10 +213,11 @@ class TokenConversation:
             self._constrained = constrain_turn(self, grammar, self._constrained)
         reset_processor(self.sampler.processor)  # may fail: before anything has changed
         self._keep_rows(ids)
-        self.cache.checkpoint()  # so that a recurrent state can come back here when the turn is undone or made again
         text = StreamText(self.model.tokenizer, self.stop, write)
+        state, cached = self._state_for(ids, base)
+        state.checkpoint()  # so that a recurrent state can come back here when the turn is undone or made again
         stream = Stream(
-            self.cache,
+            state,
             list(ids),
             self.sampler,
             self.drafter,
@@ -226,9 +226,19 @@ class TokenConversation:
             on_token=text.take,
             prefix_rows=self.prefix_rows,
         )
+        stream.reused = min(stream.reused, cached)
         turn = Turn(self, base, before or base, stream, text, user, self._constrained)
-        self._story = base._replace(turn=turn)
+        with HoldInterrupts():
+            self._take_state(state)
+            self._story = base._replace(turn=turn)
         return turn
+
+    def _state_for(self, ids: Sequence[int], base: Story) -> tuple[State, int]:
+        """The state that a turn with this prompt goes on from, and how many tokens of it need not be computed."""
+        return self.cache, self.cache.len - self.prefix_rows
+
+    def _take_state(self, state: State) -> None:
+        """Let the state that `_state_for` gave be this conversation's."""
 
     def _answer(self, turn: Turn, stream: bool) -> Reply | ReplyStream:
         scheduler = Scheduler(self.model)

@@ -31,13 +31,12 @@ class Reply(Generation):
     tokens : those that are part of the conversation now; a token that completed a stop text is not.
     finish_reason : "stop" (end token or stop text), "length" (max_tokens or the context is used up), "cancelled" or
     "error".
-    prompt_tokens : all tokens before the reply.  reused_prefix : those of them that were in the cache already.
+    prompt_tokens : all tokens before the reply.
     stop_index : which of the stop texts fired, or None.
     error : what ended the reply, in a batch that isolates failures.
     sampled : tokens that were computed: one that completed a stop text counts, an end token does not.
     """
 
-    reused_prefix: int = 0
     stop_index: int | None = None
     error: Exception | None = None
     sampled: int = 0

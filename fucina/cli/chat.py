@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import defaults
-from . import common, replies, text
+from . import common, replies, save, text
 
 if TYPE_CHECKING:
     from ..chat import Conversation
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop-circles", action="store_true", help="end a reply that repeats itself (default: report it and go on)"
     )
     common.add_max_tokens(parser, defaults.REPLY_TOKENS)
+    save.add_option(
+        parser,
+        "keep the conversation in a file, and go on with it the next time (without a name: one file per model, in the "
+        "folder `chats` beside the models); /save of the terminal writes JSON to read",
+        nargs="?",
+        const="",
+    )
     parser.add_argument("--no-history", action="store_true", help="keep typed lines for this session only")
     common.add_model_options(parser)
     common.add_sampling_options(
@@ -49,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
 
     speculation, references = common.spec_options(args)
     grammar = common.grammar_option(args)
-    sampling = common.sampling_options(args, _look_into(args))
+    if args.save:
+        save.check(args.save)
+    sampling = common.sampling_options(args, _look_into(args), choose_seed=args.save is None)
     model = common.load_model(args)
+    kept = None if args.save is None else Path(args.save) if args.save else save.own_file(model)
     try:
-        conversation = Conversation(
+        with Conversation(
             model,
             args.system,
             template=args.format,
@@ -62,18 +73,21 @@ def run(args: argparse.Namespace) -> int:
             grammar=grammar,
             speculation=speculation,
             references=references,
+            save=kept,
             **sampling,
-        )
-        if args.message or args.json:
-            messages = args.message or [line for line in text.read_lines() if line]
-            status = _answer(conversation, messages, str(model.path), args)
-        else:
-            from .talk import talk
+        ) as conversation:
+            if kept is not None:
+                save.tell_saved(conversation, args.seed is None)
+            if args.message or args.json:
+                messages = args.message or [line for line in text.read_lines() if line]
+                status = _answer(conversation, messages, str(model.path), args)
+            else:
+                from .talk import talk
 
-            status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
-        if args.spec_stats:
-            text.tell("\n".join(common.spec_report(conversation.drafter)))
-        return status
+                status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
+            if args.spec_stats:
+                text.tell("\n".join(common.spec_report(conversation.drafter)))
+            return status
     finally:
         model.close()
 
@@ -100,13 +114,15 @@ def _answer(conversation: Conversation, messages: list[str], path: str, args: ar
         stream = conversation.send(message, stream=True)
         ended = replies.play(stream, show=not args.json, stop_circles=args.stop_circles)
         reply = stream.result
-        turns.append({**common.describe(reply, ended), "reused": reply.reused_prefix})
+        turns.append(common.describe(reply, ended))
         if not args.json:
             text.show("\n")
         interrupted = ended == replies.INTERRUPTED
         if interrupted:
             break
     if args.json:
-        document = {"model": path, "messages": list(conversation.messages), "turns": turns}
+        document: dict[str, Any] = {"model": path, "messages": list(conversation.messages), "turns": turns}
+        if conversation.save_path is not None:
+            document["save"] = {"file": str(conversation.save_path), "restored": conversation.restored}
         text.print_json({**document, **common.describe_spec(conversation.drafter)})
     return 130 if interrupted else 0

@@ -242,11 +242,13 @@ def load_model(args: argparse.Namespace) -> Model:
     return model
 
 
-def sampling_options(args: argparse.Namespace, recommended: Recommended | None = None) -> dict[str, Any]:
+def sampling_options(
+    args: argparse.Namespace, recommended: Recommended | None = None, choose_seed: bool = True
+) -> dict[str, Any]:
     """Return fields of SamplerOptions: those given, over those that the model's makers recommend; and a seed.
 
-    A recommendation that is used, and a seed that was chosen because tokens are drawn, are printed: nothing else shows
-    them.  `--temperature 0` means greedy, without anything that was recommended.
+    A recommendation that is used, and a seed that was chosen because tokens are drawn (with `choose_seed`), are printed:
+    nothing else shows them.  `--temperature 0` means greedy, without anything that was recommended.
     """
     from ..sampling import SamplerOptions
     from ..sampling.recommended import ALL_TOKENS
@@ -263,12 +265,17 @@ def sampling_options(args: argparse.Namespace, recommended: Recommended | None =
     if recommended is not None and used:
         settings = ", ".join(f"{name} {'all' if value >= ALL_TOKENS else f'{value:g}'}" for name, value in used.items())
         notice.append(f"sampling: {settings} (recommended {recommended.source})")
-    if args.seed is None and options.get("temperature", 0) > 0:
-        options["seed"] = secrets.randbits(32)
+    if args.seed is None and options.get("temperature", 0) > 0 and choose_seed:
+        options["seed"] = random_seed()
         notice.append(f"seed {options['seed']} (--seed {options['seed']} repeats this run)")
     if notice:
         tell("; ".join(notice))
     return options
+
+
+def random_seed() -> int:
+    """A seed for whoever gave none."""
+    return secrets.randbits(32)
 
 
 def describe(result: Generation, finish_reason: str | None = None) -> dict[str, Any]:
@@ -280,6 +287,7 @@ def describe(result: Generation, finish_reason: str | None = None) -> dict[str, 
         **({} if result.complete is None else {"complete": result.complete}),
         "stop": result.stop,
         "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
         "seed": result.seed,
         "prefill_seconds": round(result.prefill_seconds, 6),
         "decode_seconds": round(result.decode_seconds, 6),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .. import defaults
-from . import common, text
+from . import common, save, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_max_tokens(parser, defaults.GENERATE_TOKENS)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends a text")
     parser.add_argument("--stats", action="store_true", help="print counts and speed on stderr at the end")
+    save.add_option(
+        parser,
+        "store prompt and continuation with their rows there; what the next prompt shares with them is not computed again",
+    )
     common.add_grammar_options(parser)
     common.add_spec_options(parser)
     common.add_json(parser)
@@ -28,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     options = common.sampling_options(args)
     speculative, references = common.spec_options(args)
     grammar = common.grammar_option(args)
+    kept = None if args.save is None else save.check(args.save)
     prompt = text.read_text(args.prompt, "prompt")
     model = common.load_model(args)
     try:
@@ -40,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             grammar=grammar,
             speculative=speculative,
             references=references,
+            save=kept,
             **options,
         )
         interrupted = False
@@ -59,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         text.show("\n")
     if args.stats:
+        stored = f" ({result.cached_tokens} from {kept})" if kept is not None else ""
         text.tell(
-            f"prompt {result.prompt_tokens} tokens in {result.prefill_seconds:.2f} s, "
+            f"prompt {result.prompt_tokens} tokens{stored} in {result.prefill_seconds:.2f} s, "
             f"{len(result.tokens)} new tokens at {result.decode_rate:.1f} tokens/s, finish: {result.finish_reason}"
         )
     if args.spec_stats:

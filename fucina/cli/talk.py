@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import ChatTemplateError, ContextFull, NoSuchTurn
 from ..replacing import replacing
 from . import common, replies
+from .save import SUFFIX
 from .text import read_lines, show, tell
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ HELP = """/system [TEXT]  show the system message, or begin anew with another on
 /reset          forget the conversation (the system message stays)
 /undo [N]       take back the last message and its reply, or the last N
 /regenerate     answer the last message again
-/save FILE      write messages, settings and seed as JSON
+/save FILE      write messages, settings and seed as JSON, to read (`fucina chat --save` keeps a conversation to go on with)
 /stats          tokens in the cache, speed of the last reply
 /help           this
 /exit           leave (also Ctrl-D)
@@ -152,6 +153,9 @@ class _Terminal:
         """Write the conversation."""
         if not text:
             self.refuse("/save needs the name of a file")
+            return
+        if text.endswith(SUFFIX):
+            self.refuse(f"/save writes JSON, and {SUFFIX} files are those of `fucina chat --save`; choose another name")
             return
         try:
             save(self.conversation, Path(text).expanduser())

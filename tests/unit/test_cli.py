@@ -121,7 +121,7 @@ def test_chat_with_messages(cli, path):
     assert (status, err) == (0, "")
     assert [m["role"] for m in document["messages"]] == ["system", "user", "assistant", "user", "assistant"]
     first, second = document["turns"]
-    assert first["reused"] == 0 and second["reused"] >= first["prompt_tokens"] - 1
+    assert first["cached_tokens"] == 0 and second["cached_tokens"] >= first["prompt_tokens"] - 1
     assert [first["text"], second["text"]] == [m["content"] for m in document["messages"][2::2]]
     status, out, _ = cli("chat", "hi", "and?", "--system", "be", "-n", 5, *naive(path))
     assert out == first["text"] + "\n" + second["text"] + "\n"
@@ -521,7 +521,7 @@ def test_failures_are_one_line(cli, tmp_path, path):
         assert (status, out) == (1, "") and err.startswith("fucina: ") and err.count("\n") == 1, arguments
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "info", "tokenize", "models"])
+@pytest.mark.parametrize("command", ["generate", "chat", "info", "tokenize", "models", "cache"])
 def test_every_command_has_help(cli, command):
     status, out, _ = cli(command, "--help")
     assert status == 0 and "--json" in out and out.isascii()

@@ -146,10 +146,14 @@ class KvFile:
 
     # --- restore and append -----------------------------------------------------------------------------------------
 
-    def restore(self, state: State) -> Restored:
+    def restore(self, state: State, limit: int | None = None) -> Restored:
         """Fill an empty state with the largest true prefix that the file holds and a pass can go on from.
 
         All rows are read, and their checksums compared.  Recurrent parts come back with their checkpoints.
+
+        Parameters
+        ----------
+        limit : take at most so many tokens; what comes after them stays in the file until the next `append`.
 
         Returns
         -------
@@ -169,13 +173,18 @@ class KvFile:
                 )
             if content.header is None:
                 return Restored([], 0, [], 0, self.why or "the file is new")
+            wanted = content.index if limit is None else content.index.cut(content.header.prefix_rows + limit)
             try:
-                index, restored = restore(file, content.header, content.index, state)
+                index, restored = restore(file, content.header, wanted, state)
             except OSError as error:
                 raise named(self.path, "cannot be read", error) from None
-            whole = len(index) == len(content.index)
+            whole = len(index) == len(wanted)
+            if limit is not None and whole:
+                index = content.index
             self._content = replace(content, index=index, clean=content.clean and whole, owner=ref(state))
-            return restored._replace(why=restored.why or self.why)
+            if limit is None:
+                return restored._replace(why=restored.why or self.why)
+            return restored._replace(tokens=restored.tokens[:limit], why="" if whole else restored.why)
 
     def append(
         self, state: State, tokens: Sequence[int], prefix_rows: int = 0, notes: Sequence[bytes] | None = None

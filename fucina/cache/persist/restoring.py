@@ -50,7 +50,7 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
         good, broken, why = _fill(file, header, index, state)
         whole = index.cut(good).without_banks(broken)
         rows, prefix = state.len, header.prefix_rows
-        if rows <= prefix:
+        if rows < prefix:
             state.reset()
             return whole, Restored([], prefix, [], len(index), why or _nothing(index, prefix))
     except BaseException:
@@ -60,14 +60,14 @@ def restore(file: Storage, header: Header, index: Index, state: State) -> tuple[
     pending = index.pending()
     if pending is not None and rows == len(index):
         tokens.append(pending)
+    if not len(index) and not index.events:
+        why = why or "the file holds no rows"
     if rows < len(index) and not why:
         why = f"a pass after {len(index)} positions needs rows or recurrent parts that the file does not hold"
     return whole, Restored(tokens, prefix, index.notes(rows), len(index) - rows, why)
 
 
 def _nothing(index: Index, prefix: int) -> str:
-    if not len(index):
-        return "the file holds no rows"
     return f"the file holds {len(index)} positions, {prefix} of them a prefix, and none that a pass can go on from"
 
 

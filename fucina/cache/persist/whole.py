@@ -186,7 +186,7 @@ def load(
     return Loaded(state, restored.tokens, restored.prefix_rows, restored.notes) if state.len else None
 
 
-def _restore(file: DiskFile, header: Header, state: State, limit: int | None) -> Restored:
+def _restore(file: DiskFile, header: Header, state: State, limit: int | None = None) -> Restored:
     if header.version < 3:
         restored = plain.load(file, header, state)
         state.truncate(state.len if limit is None else header.prefix_rows + limit)
