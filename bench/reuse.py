@@ -130,7 +130,7 @@ def append(history: History, round_: int) -> float:
             write(conversation)
             spent += perf_counter() - start
 
-        saving.write = watched  # type: ignore[method-assign]
+        saving.write = watched  # type: ignore[method-assign, assignment]
         c.stop_ids = frozenset()
         reply = c.send(f"Tell me about day {round_}, at length.")
         return spent / reply.decode_seconds

@@ -21,6 +21,7 @@ from course.catalogue import Course
 from course.grading.learner import run_module
 from course.ours import ours
 from course.progress import BOARDS, Progress
+from course.quantities import with_unit
 from fucina.errors import InvalidOption
 from fucina.speculative.sam_index import SamIndex
 
@@ -240,14 +241,12 @@ def lines(result: Result) -> list[str]:
     rows.sort(key=lambda row: -row[1][0])
     width = max(len(name) for name, _ in rows)
     halves = board.scores is not None
-    head = f"{board.title}: {board.unit}" + (
-        ", on five texts | held out" if halves and board.name != "lockstep" else ""
-    )
-    out = [head]
+    what = "groups" if board.name == "lockstep" else "texts"
+    out = [f"{board.title}: {board.unit}" + (f", on {what} that you see | held out" if halves else "")]
     for name, score in rows:
         points = board.baselines[name][1] if name in board.baselines else 0
         mark = ">" if name == "yours" else " "
-        worth = f"   {points} points" if points else ""
+        worth = f"   {with_unit(points, 'points')}" if points else ""
         out.append(f"{mark} {name:<{width}}  {'  |  '.join(f'{value:8.2f}' for value in score)}{worth}")
     if result.not_counted:
         out.append(f"Yours does not count: {result.not_counted}.")
@@ -269,6 +268,8 @@ def card(result: Result) -> Card:
     rows.sort(key=lambda row: -row[1][0])
     top = max(1e-9, *(abs(score[0]) for _, score in rows))
     page = [f"<div><b>{html.escape(text[0])}</b></div><table>"]
+    heads = [*(["you see", "held out"] if result.board.scores is not None else [result.board.unit]), "for reaching it"]
+    page.append("<tr><th></th><th></th>" + "".join(f"<th>{html.escape(head)}</th>" for head in heads) + "</tr>")
     for name, score in rows:
         points = result.board.baselines[name][1] if name in result.board.baselines else 0
         size = 240 * max(0.0, score[0]) / top
@@ -278,7 +279,7 @@ def card(result: Result) -> Card:
             f'<tr><td style="text-align:left">{shown}</td><td style="text-align:left"><div style="width:{size:.0f}px;'
             f'height:12px;background:{colour}"></div></td>'
             + "".join(f"<td>{value:.2f}</td>" for value in score)
-            + f"<td>{f'{points} points' if points else ''}</td></tr>"
+            + f'<td style="white-space:nowrap">{with_unit(points, "points") if points else ""}</td></tr>'
         )
     page.append("</table>")
     page += [f"<div>{html.escape(line)}</div>" for line in text[1 + len(rows) :]]

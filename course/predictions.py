@@ -71,7 +71,7 @@ class Question:
     def how(self) -> list[str]:
         """What to do, for a learner who has not said anything yet."""
         if self.kind == NUMBER:
-            unit = f", in {self.unit}," if self.unit else ""
+            unit = f" ({self.unit})" if self.unit else ""
             return [f"Your guess first: write a number{unit} in place of the three dots and run this cell."]
         if self.kind == TEXT:
             return ["Your guess first: write a sentence, in quotes, in place of the three dots and run this cell."]
@@ -85,7 +85,11 @@ class Question:
         """A value in words."""
         if self.kind == NUMBER:
             return with_unit(value, self.unit)
-        return f'"{value}"' if self.kind == CHOICE else str(value)
+        return f'"{value}"'
+
+    def found(self, value: Any) -> str:
+        """What came out, as a sentence."""
+        return f"It is: {value}" if self.kind == TEXT else f"It is {self.told(value)}."
 
 
 def predict(
@@ -156,7 +160,7 @@ def truth(name: str, value: Any) -> None:
     except ValueError as error:
         raise InvalidOption(f"truth({name!r}, ...): {error}") from None
     if "guess" not in entry or entry["asked"] != _plain(question):
-        return _show(f"It is {question.told(value)}.", _waiting(name))
+        return _show(question.found(value), _waiting(name))
     note = _keep(name, {**entry, "truth": value})
     return _show(*compare(question, entry["guess"], value), *note)
 
@@ -186,7 +190,7 @@ def _show(*lines: str) -> None:
 def compare(question: Question, guess: Any, value: Any) -> list[str]:
     """Guess and truth in plain words, a line each."""
     if question.kind == TEXT:
-        return [f"You said: {guess}", f"It is: {value}"]
+        return [f"You said: {guess}", question.found(value)]
     if question.kind == CHOICE:
         if guess == value:
             return [f'You said "{guess}": right.']

@@ -25,10 +25,11 @@ def one(unit: str) -> str:
 def distance(guess: float, value: float, unit: str) -> str:
     """How far the truth is from a guess: as a factor where it is a large one, else as a difference."""
     low, high = sorted((abs(guess), abs(value)))
-    if guess * value > 0 and high >= 1.5 * low:
+    factors = unit.partition(" ")[0] == "times"  # "1.2 times more" could mean two things
+    if guess * value > 0 and high >= (1.1 if factors else 1.5) * low:
         times = f"{short(high / low)} times as much"
         return times if abs(value) > abs(guess) else f"you said {times}"
-    apart = with_unit(abs(value - guess), "points" if unit == "%" else unit)
+    apart = with_unit(abs(value - guess), "points" if unit == "%" else "" if factors else unit)
     if unit == "%":
         apart = apart.replace("point", "percentage point")
     difference = f"{apart} {'more' if value > guess else 'less'}"

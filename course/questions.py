@@ -1,7 +1,8 @@
 """Notebooks that ask to predict hide the answer: builds fold it, and what still shows it is found.
 
 A markdown cell with `**Predict.** question` is followed by a cell that is one `predict(NAME, ...)`; a later cell, before the next
-question, calls `truth(NAME, value)`, and its outputs are stored folded.
+question, calls `truth(NAME, value)`, and its outputs are stored folded.  What is said about the answer right after it is folded
+as well, in a `<details>` that the reader opens; so are the outputs of cells with the tag "folded", which show the answer again.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 from course.source import NOT_PYTHON
 
 ANSWER = "The answer:"
+TAG = "folded"  # a cell whose outputs would tell the answer of a question above it
+AFTER = "<details><summary>What it shows</summary>"
+_SAFE = re.compile(rf"{re.escape(AFTER)}\n\n|#|\*\*Predict")  # how text right after an answer may begin
 
 
 def fold(cell: Any) -> None:
-    """Fold the outputs of a cell that answers a prediction, and of no other: a learner says first what they expect.
+    """Fold the outputs of a cell that answers a prediction or has the tag, and of no other: a learner guesses first.
 
     Running the cell unfolds them (JupyterLab, Notebook 7).
     """
@@ -24,7 +28,7 @@ def fold(cell: Any) -> None:
         return
     jupyter = {k: v for k, v in cell["metadata"].pop("jupyter", {}).items() if k != "outputs_hidden"}
     cell["metadata"].pop("collapsed", None)
-    if called(source(cell), "truth"):
+    if called(source(cell), "truth") or TAG in cell["metadata"].get("tags", []):
         cell["metadata"]["collapsed"] = True
         jupyter["outputs_hidden"] = True
     if jupyter:
@@ -110,6 +114,32 @@ def answer_shown(cells: list[dict[str, Any]], answer: dict[str, Any]) -> str:
     return ""
 
 
+def told_after(cells: list[dict[str, Any]], answer: int) -> list[str]:
+    """What stands right after an answer and may tell it: outputs and prose that are not folded, a line each."""
+    found = []
+    for i in range(answer + 1, len(cells)):
+        cell = cells[i]
+        if cell["cell_type"] != "code":
+            if not _SAFE.match(source(cell)):
+                found.append(
+                    f"cell {i}: the text after the answer of cell {answer} is not folded: it begins with {AFTER}"
+                )
+            elif source(cell).count("<details>") != source(cell).count("\n\n</details>"):
+                found.append(f"cell {i}: a fold does not end, or not on a line of its own after an empty one")
+            break
+        if names(cell, "predict"):
+            break
+        if cell["outputs"] and not folded(cell):
+            found.append(f"cell {i}: outputs right after the answer of cell {answer} are not folded (tag {TAG!r})")
+    return found
+
+
+def written_out(cell: dict[str, Any]) -> list[str]:
+    """The names of predictions whose answer stands in the code of the cell that is to find it."""
+    calls = [call for call in called(source(cell), "truth") if len(call.args) == 2]
+    return [ast.unparse(call.args[0]) for call in calls if isinstance(call.args[1], ast.Constant)]
+
+
 def faults(cells: list[dict[str, Any]], chapter: str) -> list[str]:
     """What is wrong with the predictions of a notebook, a line each."""
     found = []
@@ -123,6 +153,13 @@ def faults(cells: list[dict[str, Any]], chapter: str) -> list[str]:
                 found.append(f"cell {i}: the folded output of {name} does not begin with {ANSWER!r}")
             if not any(name in names(before, "predict") for before in cells[:i]):
                 found.append(f"cell {i}: the truth of {name}, which no cell above asks for")
+        if TAG in cell["metadata"].get("tags", []) and not first_line(cell).startswith(ANSWER.rstrip(":")):
+            found.append(
+                f"cell {i}: the first line of a folded output is seen; let it begin with {ANSWER.rstrip(':')!r}"
+            )
+        if cell["cell_type"] == "code":
+            found += [f"cell {i}: the answer of {name} is written out in the cell" for name in written_out(cell)]
+            found += told_after(cells, i) if names(cell, "truth") else []
         if names(cell, "predict") and not (i and asks(cells[i - 1])):
             found.append(f"cell {i}: predict without a question above it")
         if not asks(cell):

@@ -29,7 +29,7 @@ TO_COME = {
     "02": "Tokens",
     "10": "A draft model",
     "11": "Constrained decoding",
-    "12": "KV reuse",
+    "12": "Reuse across requests",
     "13": "Experts from disk",
     "14": "The GPU seam",
     "15": "Serving",

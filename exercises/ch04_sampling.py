@@ -139,7 +139,8 @@ def draw(ids, weights, rng, greedy=False):
     The weights lie one after another on a line, in the order given.  One draw u in
     [0, 1) marks the point u * sum(weights), and the token that owns the point is
     chosen.  Token i owns the stretch from where token i - 1 ends up to, but not
-    including, its own end.
+    including, its own end.  Every u finds its token, also the largest float below 1,
+    however the sums round.
 
     Parameters
     ----------
@@ -279,7 +280,8 @@ def prove(sample, p):
 
     No number of draws proves that. Your verdict may be wrong by chance: of a thousand right
     samplers you may accuse one. The faults that are looked for show themselves clearly in
-    20000 draws.
+    20000 draws. Right draws stray from what is expected: to stray far is suspicious, and so
+    is not to stray at all.
 
     Parameters
     ----------

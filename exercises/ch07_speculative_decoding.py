@@ -371,7 +371,7 @@ def prove(step):
     Parameters
     ----------
     step : callable
-        Takes its five arguments by position. You may call it up to 4000 times.
+        Takes its five arguments by position. You may call it up to 1000 times.
 
     Returns
     -------

@@ -603,7 +603,7 @@ def prove(make):
     Parameters
     ----------
     make : callable
-        You may make up to 4000 indexes. Keep the texts short, 60 tokens at most: some right
+        You may make up to 1000 indexes. Keep the texts short, 60 tokens at most: some right
         indexes are slow.
 
     Returns

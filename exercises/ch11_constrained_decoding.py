@@ -269,9 +269,6 @@ class Phrase:
         """
         raise NotImplementedError("ch11.phrase: your code here")
 
-    def _after(self, due, token):
-        raise NotImplementedError("ch11.phrase: your code here")
-
 
 # %% ch11.source - A source of drafts that knows the grammar (20 points, hard, section 11.9)
 

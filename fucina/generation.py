@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,7 +14,7 @@ from . import checks, defaults
 from .engine.scheduler import Scheduler
 from .engine.stream import Stream
 from .engine.text import StreamText, TextStream, stop_texts
-from .errors import ContextFull, EmptyInput, InvalidOption, SharedStream
+from .errors import ContextFull, EmptyInput, InvalidOption, MatcherFailed, SharedStream
 from .sampling import Sampler, SamplerOptions, compose, reset_processor, structure_of
 from .sampling.grammar import check_grammar, note_circle
 from .saving import SavedText
@@ -89,7 +90,11 @@ def finish_reason(stream: Stream, text: StreamText) -> str:
 def is_complete(grammar: Grammar, constraint: Constraint, stream: Stream, text: StreamText) -> bool:
     """Return whether a reply is a whole sentence of its grammar, and over."""
     cut = text.fired is not None or (stream.stop_token is not None and not constraint.ended)  # by something else
-    return grammar.matches(text.text) if cut else constraint.complete
+    if not cut:
+        return constraint.complete
+    with contextlib.suppress(MatcherFailed):  # too much work to say: then nothing is promised
+        return grammar.matches(text.text)
+    return False
 
 
 @overload

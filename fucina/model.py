@@ -70,7 +70,7 @@ class Model(Engine):
 
 
 def _name(weights: bytes, arithmetic: str) -> bytes:
-    """The fingerprint of a model whose rows have other bits than the native ones, so that no state goes from one to the other."""
+    """The fingerprint of a model, another one if its rows have different bits than the native ones: no state goes across."""
     if not arithmetic:
         return weights
     return hashlib.blake2b(weights + arithmetic.encode(), digest_size=16, person=b"fucina.bits").digest()

@@ -4,6 +4,7 @@ You open a model file byte by byte, and write the code that turns its blocks of
 small integers into weights.  Your Q4_1 then runs inside the real model.
 """
 
+import contextlib
 import math
 import struct
 import warnings
@@ -11,6 +12,7 @@ import warnings
 import numpy as np
 
 from course.exercises import Exercise, given
+from course.grading import proving
 
 NUMBERS = given({
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f",
@@ -258,6 +260,20 @@ def unpacks_what_is_not_there(data):
     return version, n_tensors, metadata
 
 
+@ex.wrong("Reads entries until the bytes end. After the last of them comes the table of tensors, which is something else: read "
+          "as many entries as the header says.", replaces="read_header")
+def reads_to_the_end(data):
+    if data[:4] != b"GGUF":
+        raise ValueError("magic")
+    version, n_tensors, _ = struct.unpack_from("<IQQ", data, 4)
+    at, metadata = 24, {}
+    while at < len(data):
+        key, at = read_value(data, at, 8)
+        (kind,) = struct.unpack_from("<I", data, at)
+        metadata[key], at = read_value(data, at + 4, kind)
+    return version, n_tensors, metadata
+
+
 def packed(kind, value):
     """The bytes of a value; arrays are (kind of items, list)."""
     if kind == STRING:
@@ -316,7 +332,10 @@ def arrays(mine, t):
         expect_value(t, mine, ARRAY, items, before=1)
 
 
-@ex.check("a header: version, number of tensors, all entries")
+TENSORS = struct.pack("<Q", 5) + b"w.row" + struct.pack("<IQIQ", 1, 64, 8, 0)  # how a table of tensors begins
+
+
+@ex.check("a header: version, number of tensors, all entries, and no more")
 def whole(mine, t):
     entries = [("general.name", STRING, "toy"), ("a.count", 4, 12), ("tokens", ARRAY, (STRING, ["<s>", "è"])),
                ("b", BOOL, True), ("eps", 6, 0.25)]
@@ -324,6 +343,8 @@ def whole(mine, t):
         data = b"GGUF" + struct.pack("<IQQ", 3, 7 + 2 * n, n)
         for key, kind, value in entries[:n]:
             data += packed(STRING, key) + struct.pack("<I", kind) + packed(kind, value)
+        if n % 2:
+            data += TENSORS
         t.case(f"data = {data!r}")
         got = t.call(mine.read_header, data, shown="read_header(data)")
         want = {key: unpacked(kind, value) for key, kind, value in entries[:n]}
@@ -759,6 +780,26 @@ def casts_nan(x):
     return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
 
 
+@ex.wrong("The weights are cut off at 127 before they are divided. They may be of any size; what must fit into 8 bits is x "
+          "divided by the scale.")
+def cuts_large_weights(x):
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1) / np.float32(127)
+    q = np.rint(np.clip(blocks, -127, 127) / np.where(d > 0, d, 1)[:, None]).astype(np.int8)
+    stored = d.astype(np.float16)
+    return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
+
+
+@ex.wrong("Scales below 6.1e-5 become 0, and whole blocks with them. A half holds numbers down to 6e-8, with fewer digits: let "
+          "`astype` round them.")
+def drops_small_scales(x):
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(axis=1) / np.float32(127)
+    q = np.rint(blocks / np.where(d > 0, d, 1)[:, None]).astype(np.int8)
+    stored = np.where(d < 6.1e-5, 0, d).astype(np.float16)
+    return stored, q, float(np.sqrt(np.mean((stored.astype(np.float32)[:, None] * q - blocks) ** 2)))
+
+
 def quantised(t, quantize_row, x, name):
     """Call, and check types and shapes: (d, q, error) with d and q as float64."""
     t.story.append(name)
@@ -784,6 +825,7 @@ def scales(quantize_row, t):
     rows = [("x = np.arange(32), float32", np.arange(32, dtype=np.float32)),
             ("x = -np.arange(32), float32", -np.arange(32, dtype=np.float32))]
     rows += [(f"x = a random row of {n} blocks", row_of(t, n)) for n in (1, 2, 5)]
+    rows += [("x = a random row of 2 blocks, numbers of about 0.001", row_of(t, 2, 1e-3))]
     for name, x in rows:
         t.case()
         d, _, _ = quantised(t, quantize_row, x, name)
@@ -797,6 +839,7 @@ def nearest(quantize_row, t):
     ramp[:6] = [127.0, 0.9, -0.9, 2.6, -127.0, 1.2]
     rows = [("x = [127.0, 0.9, -0.9, 2.6, -127.0, 1.2, 0.0, ...]", ramp)]
     rows += [(f"x = a random row of {n} blocks", row_of(t, n)) for n in (1, 2, 7)]
+    rows += [("x = a random row of 2 blocks, numbers of about 500", row_of(t, 2, 500.0))]
     rows += [(f"x = np.full(32, {v}, np.float32)", np.full(32, v, np.float32)) for v in (1.1e-5, -3e-8)]
     for name, x in rows:
         t.case()
@@ -961,6 +1004,34 @@ def weights_as_floats(d, m, q, dx, qx):
     return float((weights * (dx[:, None] * qx)).sum(dtype=np.float64))
 
 
+@ex.wrong("q and qx are turned into floats before they are summed. The sums come out right, since floats hold small integers. But "
+          "a kernel would pay for wide numbers, where integers of 8 bits do.")
+def sums_of_floats(d, m, q, dx, qx):
+    q, qx = np.asarray(q, np.float64), np.asarray(qx, np.float64)
+    scale, minimum = d.astype(np.float64) * dx, m.astype(np.float64) * dx
+    return float((scale * (q * qx).sum(axis=1) + minimum * qx.sum(axis=1)).sum())
+
+
+@ex.wrong("Each quant becomes a float, one by one, before it is multiplied. Multiply and add whole numbers, and make one float of the sum "
+          "of a block.")
+def floats_of_quants(d, m, q, dx, qx):
+    total = 0.0
+    for a, b, weights, c, activations in zip(d, m, q, dx, qx):
+        dot = sum(float(w) * float(x) for w, x in zip(weights, activations))
+        total += float(c) * (float(a) * dot + float(b) * sum(float(x) for x in activations))
+    return total
+
+
+@ex.wrong("Each weight is worked out as a float, one by one, and then multiplied by its activation. Sum q * qx and qx as integers "
+          "first, and bring in the scales once per block.")
+def one_float_after_the_other(d, m, q, dx, qx):
+    total = 0.0
+    for b in range(len(d)):
+        for i in range(32):
+            total += (float(d[b]) * int(q[b, i]) + float(m[b])) * (float(dx[b]) * int(qx[b, i]))
+    return total
+
+
 def dot_one_by_one(d, m, q, dx, qx):
     """The dot product, weight by weight, in Python's floats."""
     return math.fsum((float(d[b]) * int(q[b, i]) + float(m[b])) * float(dx[b]) * int(qx[b, i])
@@ -1015,14 +1086,14 @@ def many_blocks(integer_dot, t):
 
 def watched_integers(seen):
     """A class of arrays of integers: what meets a float while it still has all 32 numbers of a block is told to `seen`."""
-    def told(values, kind):
-        if values.shape[-1:] == (32,) and values.dtype.kind in "iu":
-            seen.append(f"an array of {values.dtype}, shape {values.shape}, {kind}")
-
     class Watched(np.ndarray):
+        def told(self, what):
+            if self.shape[-1:] == (32,) and self.dtype.kind in "iu":
+                seen.append(f"an array of {self.dtype}, shape {self.shape}, {what}")
+
         def astype(self, dtype, *args, **kwargs):
             if np.dtype(dtype).kind == "f":
-                told(self, f"becomes {np.dtype(dtype)}")
+                self.told(f"becomes {np.dtype(dtype)}")
             return super().astype(dtype, *args, **kwargs)
 
         def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
@@ -1030,7 +1101,7 @@ def watched_integers(seen):
             if "f" in given_kinds or (kwargs.get("dtype") is not None and np.dtype(kwargs["dtype"]).kind == "f"):
                 for a in inputs:
                     if isinstance(a, Watched):
-                        told(a, "meets floats")
+                        a.told("meets floats")
             if out is not None:
                 kwargs["out"] = tuple(a.view(np.ndarray) if isinstance(a, Watched) else a for a in out)
             plain = [a.view(np.ndarray) if isinstance(a, Watched) else a for a in inputs]
@@ -1042,10 +1113,60 @@ def watched_integers(seen):
             if any(a.dtype.kind == "f" for a in arrays):
                 for a in arrays:
                     if isinstance(a, Watched):
-                        told(a, "meets floats")
+                        a.told("meets floats")
             return super().__array_function__(function, kinds, args, kwargs)
 
     return Watched
+
+
+@contextlib.contextmanager
+def watched_conversions(Watched):
+    """NumPy's functions that make an array of another one, which ask no subclass: `Watched` hears of theirs as well."""
+    names = ("array", "asarray", "asanyarray", "ascontiguousarray")
+    kept = {name: getattr(np, name) for name in names}
+
+    def watching(name):
+        def convert(a, *args, **kwargs):
+            got = kept[name](a, *args, **kwargs)
+            if not isinstance(a, Watched) or got.dtype.kind not in "iuf":
+                return got
+            if got.dtype.kind == "f":
+                a.told(f"becomes {got.dtype}")
+                return got
+            return got.view(Watched)  # still integers: what becomes of them is told as well
+        return convert
+
+    try:
+        for name in names:
+            setattr(np, name, watching(name))
+        yield
+    finally:
+        for name in names:
+            setattr(np, name, kept[name])
+
+
+@contextlib.contextmanager
+def counted_floats(names, calls):
+    """The name `float` among a learner's names, which counts how often it makes a number, and is else what it was."""
+    class Counting(type):
+        def __call__(cls, *args):
+            calls[0] += 1
+            return float(*args)
+
+        def __instancecheck__(cls, value):
+            return isinstance(value, float)
+
+    class Float(float, metaclass=Counting):
+        dtype = np.dtype(float)  # as NumPy reads the name
+
+    before = names.get("float")
+    names["float"] = Float
+    try:
+        yield
+    finally:
+        del names["float"]
+        if before is not None:
+            names["float"] = before
 
 
 @ex.check("inside a block no weight and no activation becomes a float")
@@ -1056,9 +1177,26 @@ def integers_only(integer_dot, t):
         q = t.rng.integers(0, 16, (blocks, 32)).astype(np.uint8)
         qx = t.rng.integers(-127, 128, (blocks, 32)).astype(np.int8)
         t.case(f"random blocks: {blocks}")
-        expect_dot(t, integer_dot, halves(t, blocks), -8 * halves(t, blocks), q.view(Watched),
-                   halves(t, blocks).astype(np.float32), qx.view(Watched))
+        calls = [0]
+        with watched_conversions(Watched), counted_floats(proving.home(integer_dot), calls):
+            expect_dot(t, integer_dot, halves(t, blocks), -8 * halves(t, blocks), q.view(Watched),
+                       halves(t, blocks).astype(np.float32), qx.view(Watched))
         t.holds(not seen, f"{(seen or [''])[0]}. Floats come in once per block, when its integers are summed")
+        t.holds(calls[0] <= 16 * blocks + 16, f"float() is called {calls[0]} times for {blocks} block(s) of 32 weights. Floats come "
+                                              "in once per block, when its integers are summed")
+
+
+@ex.check("a minimum whose activations sum to 0 leaves no trace, however large it is")
+def sum_of_nothing(integer_dot, t):
+    for d_value, dx_value in ((2.0**-24, 0.7), (-(2.0**-23), 1.3)):
+        q, qx = np.arange(32, dtype=np.uint8)[None] % 16, np.arange(97, 129, dtype=np.int16)[None]
+        q[0, [3, 20]] += 1  # one more at 100 and at -101: the products sum to -1
+        qx[0, 16:] = -qx[0, :16]
+        qx = qx.astype(np.int8)
+        d, m, dx = np.full(1, d_value, np.float16), np.full(1, 65504.0, np.float16), np.full(1, dx_value, np.float32)
+        t.case(f"d = [{d_value:.4g}], m = [65504.0], q = {q[0].tolist()}", f"dx = [{dx_value}], qx = {qx[0].tolist()}, which sum to 0")
+        got = t.call(integer_dot, d, m, q, dx, qx, shown="integer_dot(d, m, q, dx, qx)")
+        t.close(got, d_value * float(dx[0]) * int((q.astype(int) * qx).sum()), rtol=1e-4)
 
 
 # --------------------------------------------------------------------------------------------------------------------

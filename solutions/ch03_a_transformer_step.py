@@ -127,6 +127,10 @@ def unit_weights(rms_norm, t):
         x, ones = np.array(row, np.float32), np.ones(len(row), np.float32)
         t.case()
         t.close(t.call(rms_norm, x, ones, 0.0), norm_by_hand(x, ones, 0.0), rtol=1e-5)
+    x = np.array([1.0, -1.0, 1.0], np.float32)
+    t.case()
+    t.close(t.call(rms_norm, x, np.ones(3, np.float32), 0.0), x)
+    t.holds(not np.shares_memory(t.last, x), "the result is x itself, expected a new array")
 
 
 @ex.check("each number is multiplied with its own weight")
@@ -353,7 +357,7 @@ def angles_by_hand(position, dims, base):
 @ex.check("angles: position * base ** (-2 i / dims), from position 0 on")
 def all_angles(mine, t):
     for position, dims, base in ((0, 2, 10000.0), (1, 2, 10000.0), (1, 4, 100.0), (3, 8, 10000.0), (500, 64, 100000.0),
-                                 (30001, 64, 100000.0)):
+                                 (30001, 64, 100000.0), (3, 8, 500.0)):
         t.case()
         got = t.call(mine.angles, position, dims, base)
         t.holds(isinstance(got, tuple) and len(got) == 2, f"the result is {got!r}, expected (cos, sin)")
@@ -1170,6 +1174,74 @@ def no_position(ops, x, layer, w, c, cache):
     return x + ops.swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
 
 
+@ex.wrong("Keys and values are rounded to halves before they are stored. This cache holds float32, so store them as they are.")
+def stores_halves(ops, x, layer, w, c, cache):
+    m = len(x)
+    h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
+    q = (h @ w.q.T).reshape(m, c.heads, c.head_dim)
+    k = (h @ w.k.T).reshape(m, c.kv_heads, c.head_dim)
+    v = (h @ w.v.T).reshape(m, c.kv_heads, c.head_dim)
+    seen = []
+    for i in range(m):
+        position = cache.len + i
+        cos, sin = ops.angles(position, c.rope.dims, c.rope.base)
+        cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing).astype(np.float16)
+        cache.v[layer][:, position] = v[i].astype(np.float16)
+        turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
+        scale = 1 / math.sqrt(c.head_dim)
+        seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
+    x = x + np.stack(seen) @ w.attn_output.T
+    h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
+    return x + ops.swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
+
+
+@ex.wrong("Writes a token's value to all places from its position on. Each token has one place; those after it were never written.")
+def writes_to_the_end(ops, x, layer, w, c, cache):
+    m = len(x)
+    h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
+    q = (h @ w.q.T).reshape(m, c.heads, c.head_dim)
+    k = (h @ w.k.T).reshape(m, c.kv_heads, c.head_dim)
+    v = (h @ w.v.T).reshape(m, c.kv_heads, c.head_dim)
+    seen = []
+    for i in range(m):
+        position = cache.len + i
+        cos, sin = ops.angles(position, c.rope.dims, c.rope.base)
+        cache.k[layer][:, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
+        cache.v[layer][:, position:] = v[i][:, None]
+        turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
+        scale = 1 / math.sqrt(c.head_dim)
+        seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
+    x = x + np.stack(seen) @ w.attn_output.T
+    h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
+    return x + ops.swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
+
+
+@ex.wrong("Keeps the keys of earlier positions outside of the cache, for all streams alike. A second stream then looks at the keys of "
+          "the first: what belongs to a stream is kept in its cache.")
+def keys_for_all(ops, x, layer, w, c, cache, known={}):  # noqa: B006
+    m = len(x)
+    h = np.stack([ops.rms_norm(row, w.attn_norm, c.eps) for row in x])
+    q = (h @ w.q.T).reshape(m, c.heads, c.head_dim)
+    k = (h @ w.k.T).reshape(m, c.kv_heads, c.head_dim)
+    v = (h @ w.v.T).reshape(m, c.kv_heads, c.head_dim)
+    seen = []
+    if cache.len == 0:
+        known.clear()
+    for i in range(m):
+        position = cache.len + i
+        cos, sin = ops.angles(position, c.rope.dims, c.rope.base)
+        known[layer, position] = ops.rotate(k[i], cos, sin, c.rope.pairing)
+        for earlier in range(position + 1):
+            cache.k[layer][:, earlier] = known[layer, earlier]
+        cache.v[layer][:, position] = v[i]
+        turned = ops.rotate(q[i], cos, sin, c.rope.pairing)
+        scale = 1 / math.sqrt(c.head_dim)
+        seen.append(ops.attention(turned, cache.k[layer], cache.v[layer], scale, position).reshape(-1))
+    x = x + np.stack(seen) @ w.attn_output.T
+    h = np.stack([ops.rms_norm(row, w.ffn_norm, c.eps) for row in x])
+    return x + ops.swiglu(h @ w.gate.T, h @ w.up.T) @ w.down.T
+
+
 def toy_ops():
     """The functions of this chapter, for the checks of what is built of them."""
     def rms_norm(x, weight, eps):
@@ -1221,11 +1293,23 @@ def layer_by_hand(x, w, c, keys, values):
     return np.array(out)
 
 
+def weights_of(w):
+    """Copies of a model's arrays, or of a layer's."""
+    return {name: value.copy() for name, value in vars(w).items() if isinstance(value, np.ndarray)}
+
+
+def expect_weights(t, w, before):
+    """A forward reads weights and writes none."""
+    for name, value in before.items():
+        t.holds(np.array_equal(getattr(w, name), value), f"w.{name} has changed")
+
+
 def runs_layer(run_layer, t, steps, heads, kv_heads, head_dim, dim, ffn_dim, pairing="interleaved", layer=0,
                dims=None, spare=2):
     """Feed `steps` rows at a time; compare every row, and the cache, which has room for `spare` more."""
     c = toy_sizes(heads, kv_heads, head_dim, pairing, dims)
     w, ops = toy_layer(t, c, dim, ffn_dim), toy_ops()
+    kept = weights_of(w)
     cache, keys, values = Cache(layer + 1, kv_heads, head_dim, sum(steps) + spare), [], []
     t.case(f"c: heads = {heads}, kv_heads = {kv_heads}, head_dim = {head_dim}, {pairing}"
            + (f", rope.dims = {dims}" if dims else "") + f", eps = {c.eps}; dim = {dim}; w = random",
@@ -1241,6 +1325,7 @@ def runs_layer(run_layer, t, steps, heads, kv_heads, head_dim, dim, ffn_dim, pai
         t.close(got, layer_by_hand(before, w, c, keys, values), rtol=2e-3, atol=2e-3)
         t.equal(cache.len, start, "cache.len")
         cache.len = start + m
+    expect_weights(t, w, kept)
     return cache, keys, values
 
 
@@ -1269,8 +1354,29 @@ def stored(run_layer, t):
     for layer, steps in ((0, [2]), (2, [1, 2])):
         cache, keys, values = runs_layer(run_layer, t, steps, 2, 1, 4, 6, 5, layer=layer)
         n = sum(steps)
-        t.close(cache.k[layer][:, :n], np.stack(keys, axis=1), f"cache.k[{layer}][:, :{n}]", rtol=2e-3, atol=2e-3)
-        t.close(cache.v[layer][:, :n], np.stack(values, axis=1), f"cache.v[{layer}][:, :{n}]", rtol=2e-3, atol=2e-3)
+        t.close(cache.k[layer][:, :n], np.stack(keys, axis=1), f"cache.k[{layer}][:, :{n}]", rtol=1e-4, atol=1e-5)
+        t.close(cache.v[layer][:, :n], np.stack(values, axis=1), f"cache.v[{layer}][:, :{n}]", rtol=1e-4, atol=1e-5)
+        t.holds(np.isnan(cache.k[layer][:, n:]).all() and np.isnan(cache.v[layer][:, n:]).all(),
+                f"cache.k[{layer}] or cache.v[{layer}] was written after position {n - 1}, where no token is yet")
+
+
+@ex.check("two streams that take turns do not meet")
+def take_turns(run_layer, t):
+    c = toy_sizes(2, 1, 4)
+    w, ops = toy_layer(t, c, 6, 5), toy_ops()
+    streams = [(name, Cache(1, 1, 4, 5), [], []) for name in "ab"]
+    t.case("a and b: two caches of the same sizes")
+    for m in (2, 1, 1):
+        for name, cache, keys, values in streams:
+            x, start = normal(t, m, 6), cache.len
+            with np.errstate(all="ignore"):
+                got = t.call(run_layer, ops, x, 0, w, c, cache, changes=True,
+                             shown=f"run_layer(ops, x, 0, w, c, {name})      # x = random, {x.shape}; {name}.len = {start}")
+            t.close(got, layer_by_hand(x, w, c, keys, values), rtol=2e-3, atol=2e-3)
+            cache.len = start + m
+    for name, cache, keys, values in streams:
+        t.close(cache.k[0][:, :4], np.stack(keys, axis=1), f"{name}.k[0][:, :4]", rtol=1e-4, atol=1e-5)
+        t.close(cache.v[0][:, :4], np.stack(values, axis=1), f"{name}.v[0][:, :4]", rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1468,7 +1574,7 @@ def runs_forward(forward, t, steps, layers, dim, vocab, tied=False):
     w = SimpleNamespace(embedding=embedding, output_norm=normal(t, dim),
                         output=embedding if tied else normal(t, vocab, dim),
                         layers=[SimpleNamespace(scale=np.float32(0.5 + 0.3 * i), shift=normal(t, dim)) for i in range(layers)])
-    ops = toy_ops()
+    ops, kept = toy_ops(), weights_of(w)
     ops.run_layer = pretend_layer
     cache, rows, seen = Cache(layers, 1, 2, 64), [[] for _ in range(layers)], 0
     t.case(f"w: {layers} layer(s), vocabulary {vocab}, dim {dim}, random; "
@@ -1481,6 +1587,7 @@ def runs_forward(forward, t, steps, layers, dim, vocab, tied=False):
         t.close(got, want, rtol=1e-3, atol=1e-3)
         seen += m
         t.equal(cache.len, seen, "cache.len")
+        expect_weights(t, w, kept)
 
 
 @ex.check("one token, one layer: embedding, layer, norm, output")

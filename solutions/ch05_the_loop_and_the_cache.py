@@ -687,13 +687,15 @@ def len_of(token):
 
 
 class InterruptedModel(ToyModel):
-    """A ToyModel whose failing step is stopped by Ctrl-C."""
+    """A ToyModel whose failing step is stopped by Ctrl-C, or by another error that is no Exception."""
+
+    error = KeyboardInterrupt
 
     def step(self, token, cache):
         try:
             return super().step(token, cache)
         except OSError:
-            raise KeyboardInterrupt from None
+            raise self.error from None
 
 
 @ex.check("Ctrl-C in the middle of a step goes on to the caller as well, and the promise holds")
@@ -704,6 +706,12 @@ def survives_ctrl_c(decode, t):
         t.raises("KeyboardInterrupt", decode, InterruptedModel(fails_at), cache, history, 8, len_of,
                  shown="decode(model, cache, history, 8, emit)")
         expect_promise(t, cache, history, [7, 8] + plain([7, 8], fails_at))
+    cache, history = prefilled([7, 8])
+    t.case("history = [7, 8]; the cache holds 1 row", "step number 2 raises a GeneratorExit after it wrote its row")
+    model = InterruptedModel(1)
+    model.error = GeneratorExit
+    t.raises("GeneratorExit", decode, model, cache, history, 8, len_of, shown="decode(model, cache, history, 8, emit)")
+    expect_promise(t, cache, history, [7, 8] + plain([7, 8], 1))
 
 
 @ex.check("an error in emit goes on to the caller; the token is settled, and the promise holds")
@@ -1095,6 +1103,26 @@ class WritesThenChecks(RowCache):
         self.v[layer, self.len:end] = v
 
 
+@ex.wrong("What was read once is remembered by the number of rows. After a rewind and other rows there are as many as before, but not "
+          "the same.")
+class RemembersReadings(RowCache):
+    def read(self, layer):
+        self.readings = vars(self).setdefault("readings", {})
+        if (layer, self.len) not in self.readings:
+            self.readings[layer, self.len] = super().read(layer)
+        return self.readings[layer, self.len]
+
+
+@ex.wrong("`read` writes into one array of the cache's own, and hands out parts of that. What was read before changes with it: "
+          "`astype` makes a new array each time.")
+class OneArrayForAll(RowCache):
+    def read(self, layer):
+        if not hasattr(self, "lent"):
+            self.lent = np.zeros((2, *self.k.shape), np.float32)
+        self.lent[0, layer, :self.len], self.lent[1, layer, :self.len] = super().read(layer)
+        return self.lent[0, layer, :self.len], self.lent[1, layer, :self.len]
+
+
 def some_rows(t, m, dim):
     """Random rows that float16 has to round, K and V different."""
     return t.rng.standard_normal((m, dim)).astype(np.float32), t.rng.standard_normal((m, dim)).astype(np.float32)
@@ -1143,15 +1171,19 @@ def layers_together(RowCache, t):
 
 @ex.check("rewind and append again = a cache that never held the other rows, bit for bit")
 def rewinds(RowCache, t):
-    for first, keep, again in ((1, 0, 1), (2, 1, 1), (3, 1, 2), (5, 2, 3), (6, 6, 2)):
+    for first, keep, again in ((1, 0, 1), (2, 1, 1), (3, 1, 2), (5, 2, 3), (6, 6, 2), (4, 1, 5)):
         (k, v), (k2, v2) = some_rows(t, first, 4), some_rows(t, again, 4)
         t.case("cache = RowCache(layers=2, capacity=8, dim=4)")
         cache = RowCache(2, 8, 4)
         write(t, cache, 2, k, v)
+        expect_rows(t, cache, 1, k + 1, v - 1)
+        earlier = t.last
         t.call(cache.truncate, keep, shown=f"cache.truncate({keep})")
         t.equal(cache.len, min(first, keep), "cache.len")
         write(t, cache, 2, k2, v2)
         expect_rows(t, cache, 1, np.concatenate([k[:keep], k2]) + 1, np.concatenate([v[:keep], v2]) - 1)
+        for name, got, rows in zip("kv", earlier, (k + 1, v - 1), strict=True):
+            t.equal(got, rows.astype(np.float16).astype(np.float32), f"{name} as it was read before the rewind, looked at now,")
     t.case("cache = RowCache(layers=1, capacity=4, dim=2)")
     cache = RowCache(1, 4, 2)
     t.call(cache.truncate, 3, shown="cache.truncate(3)")
@@ -1161,12 +1193,12 @@ def rewinds(RowCache, t):
 
 @ex.check("the last position can be used; one more is KvCacheOverflow, and nothing is written")
 def overflows(RowCache, t):
-    for held, m in ((0, 3), (2, 1), (1, 2)):
+    for layers, held, m in ((1, 0, 3), (1, 2, 1), (1, 1, 2), (4, 2, 1)):
         k, v = some_rows(t, 3, 2)
-        t.case("cache = RowCache(layers=1, capacity=3, dim=2)")
-        cache = RowCache(1, 3, 2)
-        write(t, cache, 1, k[:held], v[:held])
-        write(t, cache, 1, k[held:held + m], v[held:held + m])
+        t.case(f"cache = RowCache(layers={layers}, capacity=3, dim=2)")
+        cache = RowCache(layers, 3, 2)
+        write(t, cache, layers, k[:held], v[:held])
+        write(t, cache, layers, k[held:held + m], v[held:held + m])
         expect_rows(t, cache, 0, k, v)
         before = cache.k.copy(), cache.v.copy()
         t.raises("KvCacheOverflow", cache.append, 0, k[:1], v[:1], shown="cache.append(0, k, v)      # 1 row more")

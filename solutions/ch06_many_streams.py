@@ -348,7 +348,33 @@ def takes_by_itself(model, streams):
     return passes
 
 
-NAMES = "abcdefgh"
+@ex.wrong("A pass that fails is tried again, and nobody hears of it. Whether that is worth it is for the caller to say: nothing "
+          "catches the error here.")
+def tries_again(model, streams):
+    passes = 0
+    while live := [stream for stream in streams if not stream.ended]:
+        try:
+            out = model.forward_rows([(stream.cache, [stream.history[-1]], "last") for stream in live])
+        except Exception:
+            continue
+        passes += 1
+        for stream, logits in zip(live, out):
+            stream.take(logits[-1])
+    return passes
+
+
+@ex.wrong("Takes eight streams at a time. All that have not ended have a row in every pass.")
+def eight_at_a_time(model, streams):
+    passes = 0
+    while live := [stream for stream in streams if not stream.ended][:8]:
+        out = model.forward_rows([(stream.cache, [stream.history[-1]], "last") for stream in live])
+        passes += 1
+        for stream, logits in zip(live, out):
+            stream.take(logits[-1])
+    return passes
+
+
+NAMES = "abcdefghijkl"
 # prompts, max_tokens and stop tokens of the streams of a case, from small to large
 CASES = [
     [([5], 1, None)],
@@ -357,7 +383,9 @@ CASES = [
     [([5], 1, None), ([8, 2], 3, None)],
     [([5], 3, 1), ([8, 2], 4, None)],
     [([5], 4, None), ([8, 2], 1, None), ([3, 1, 4], 3, None)],
+    [([14], 5, 2), ([8, 2], 2, None)],  # the stop is token 0
     [([5], 5, 2), ([8, 2], 2, None), ([3, 1, 4], 6, 3), ([60], 4, None)],
+    [([token], 2, None) for token in range(12)],
 ]
 
 
@@ -421,6 +449,10 @@ def passes(lockstep, t):
         t.equal(got, len(want), "the number of passes")
         for name, stream in zip(NAMES, streams):
             t.equal(stream.cache.len, len(stream.history) - 1, f"{name}.cache.len")
+    model, stream = ToyModel(), open_stream([5], 100, capacity=200)
+    t.case("model = ToyModel()", "a = open_stream([5], 100, capacity=200)")
+    t.equal(call_lockstep(lockstep, t, model, [stream]), 100, "the number of passes")
+    t.equal(stream.history, [5] + said_alone([5], 100), "a.history")
     model = ToyModel()
     t.case("model = ToyModel()", "a = open_stream([5], 0)      # wants nothing", "b = open_stream([8], 1)")
     t.equal(call_lockstep(lockstep, t, model, [open_stream([5], 0), open_stream([8], 1)]), 1, "the number of passes")
@@ -478,6 +510,14 @@ class CountingStream(Stream):
     def take(self, logits):
         self.taken += (len(self.history),)
         super().take(logits)
+
+
+@ex.check("an error of a pass goes on to the caller")
+def error_of_a_pass(lockstep, t):
+    for at in (0, 1):
+        streams = streams_of(t, CASES[3])
+        t.story[0] = f"model = ToyModel(fails_at={at})"
+        t.raises("OSError", lockstep, ToyModel(fails_at=at), streams, shown="lockstep(model, [a, b])")
 
 
 @ex.check("each stream takes its logits itself, with `stream.take`")
@@ -809,6 +849,28 @@ def swallows_ctrl_c(model, streams):
     return len(live)
 
 
+@ex.wrong("Catches a few kinds of errors, those that it has seen. A stream's `choose` and `emit` are others' code, and raise what they "
+          "like: `except Exception`.")
+def knows_some_errors(model, streams):
+    for stream in streams:
+        if not stream.ended and stream.cache.len == stream.cache.capacity:
+            stream.error, stream.ended = KvCacheOverflow("full"), True
+    live = [stream for stream in streams if not stream.ended]
+    if not live:
+        return 0
+    out = model.forward_rows([(stream.cache, [stream.history[-1]], "last") for stream in live])
+    try:
+        for stream, logits in zip(live, out):
+            try:
+                stream.take(logits[-1])
+            except (OSError, ValueError, ArithmeticError) as error:
+                stream.error, stream.ended = error, True
+    finally:
+        for stream in live:
+            stream.cache.truncate(len(stream.history) - 1)
+    return len(live)
+
+
 class Faulty:
     """A choose or an emit that raises at its call number `at` (from 0)."""
 
@@ -871,8 +933,8 @@ def others_go_on(step, t):
 
 @ex.check("the failing stream has ended, with its error, and takes part in no further pass")
 def error_is_kept(step, t):
-    for place, at in (("choose", 0), ("emit", 0), ("emit", 1)):
-        error = OSError("the reader has left")
+    for place, at, error in (("choose", 0, OSError("the reader has left")), ("emit", 0, OSError("the reader has left")),
+                             ("emit", 1, type("NobodyThere", (Exception,), {})("no reader")), ("choose", 0, KeyError(3))):
         streams, _ = batch_of_three(t, place, at, error)
         rows = run_steps(step, t, ToyModel(), streams)
         t.holds(streams[1].error is error,
@@ -908,6 +970,11 @@ def full_cache(step, t):
         t.equal(streams[0].history, [5] + said_alone([5], 3), "a.history")
         t.equal(streams[2].history, [3] + said_alone([3], 2), "c.history")
         whole(t, streams)
+    t.case("model = ToyModel()", "a = open_stream([8, 2], 4, capacity=1)      # no room")
+    stream = open_stream([8, 2], 4, capacity=1)
+    t.equal(t.call(step, ToyModel(), [stream], shown="step(model, [a])", changes=True), 0)
+    t.holds(type(stream.error).__name__ == "KvCacheOverflow" and bool(stream.ended),
+            f"a.error is {stream.error!r}, a.ended {stream.ended!r}; expected a KvCacheOverflow and True")
 
 
 @ex.check("a stream ends as in `lockstep`, also when its last token fills the cache: that is no error")
@@ -1267,6 +1334,21 @@ def serves_the_ended(streams, limit):
     return requests
 
 
+@ex.wrong("Gives a prompt eight rows at most. It gets as many as it needs, or as many as there are.")
+def eight_rows_each(streams, limit):
+    live = [stream for stream in streams if not stream.ended]
+    missing = {id(stream): stream.history[stream.cache.len:] for stream in live}
+    left = limit - sum(len(tokens) == 1 for tokens in missing.values())
+    out = []
+    for stream in live:
+        tokens = missing[id(stream)]
+        part = tokens if len(tokens) == 1 else tokens[:min(left, 8)]
+        left -= len(part) if len(tokens) > 1 else 0
+        if part:
+            out.append((stream, part, "last" if len(part) == len(tokens) else "none"))
+    return out
+
+
 def joining(t, specs, limit):
     """Streams from (prompt, rows in the cache, ended); told as code."""
     streams, lines = [], []
@@ -1318,6 +1400,7 @@ def decode_first(next_pass, t):
 def prompts(next_pass, t):
     expect_pass(next_pass, t, [([8, 2], 0, False)], 4, {"a": ([8, 2], "last")})
     expect_pass(next_pass, t, [([8, 2, 9], 0, False)], 2, {"a": ([8, 2], "none")})
+    expect_pass(next_pass, t, [([*range(40)], 0, False), ([5], 0, False)], 33, {"a": ([*range(32)], "none"), "b": ([5], "last")})
     expect_pass(next_pass, t, [([8, 2, 9], 0, False), ([3, 1], 0, False)], 4,
                 {"a": ([8, 2, 9], "last"), "b": ([3], "none")})
     expect_pass(next_pass, t, [([5], 0, False), ([8, 2, 9, 7], 0, False), ([3, 1], 0, False)], 4,

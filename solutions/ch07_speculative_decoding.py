@@ -372,9 +372,71 @@ def spoils_the_draft(model, cache, history, draft, sampler):
     return len(history) - before
 
 
+@ex.wrong("A plain step, without a draft, is taken whatever the state is. The promise is looked at before every step.")
+def trusts_a_plain_step(model, cache, history, draft, sampler):
+    if not draft:
+        history.append(sampler.next(model.forward([history[-1]], cache)[0], history))
+        return 1
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("The beginning of a long draft is verified, the rest is left out. How long a draft is worth its pass is for those to say "
+          "who draft: the pass runs the whole of it.")
+def verifies_the_beginning(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before, draft = len(history), draft[:8]
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("Compares with `is not`. That asks whether two are the same object; small numbers happen to be, tokens from a vocabulary of "
+          "50000 are not. Use `!=`.")
+def asks_for_the_same_object(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before = len(history)
+    for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] is not draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("An error of the pass is swallowed, and the step says that it committed nothing. The caller then asks again and again: let "
+          "it go on.")
+def says_nothing(model, cache, history, draft, sampler):
+    if len(history) != cache.len + 1:
+        raise InvalidDecodeState("no")
+    before = len(history)
+    try:
+        rows = model.forward([history[-1], *draft], cache)
+    except Exception:
+        return 0
+    for i, row in enumerate(rows):
+        history.append(sampler.next(row, history))
+        if i == len(draft) or history[-1] != draft[i]:
+            break
+    cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
 PROMPTS = ([5], [1, 2], [3, 1, 4, 1, 5])
 # (drafted, how many of them are right), the telling cases first
-DRAFTS = ((2, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (4, 3), (4, 4))
+DRAFTS = ((2, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (4, 3), (4, 4), (20, 17))
 
 
 def prefilled(prompt):
@@ -473,6 +535,27 @@ def many_steps(verify_step, t, temperature, penalty):
                         f"{sampler.draws} random draws for {len(history) - len(prompt)} committed tokens")
 
 
+class OwnToken(int):
+    """A token that is an object of its own, as large numbers are in Python: equal to others, and none of them."""
+
+
+@ex.check("tokens are compared by their values; an error goes on to the caller")
+def by_value(verify_step, t):
+    for prompt in PROMPTS:
+        want = plain(prompt, 4)
+        (cache, history), draft = prefilled(prompt), [OwnToken(token) for token in want[:3]]
+        t.case(*told(prompt, want[:3], 3), "draft = [OwnToken(token) for token in draft]      # equal, and not the same objects")
+        t.call(verify_step, ToyModel(), cache, history, draft, ToySampler(), changes=True,
+               shown="verify_step(model, cache, history, draft, ToySampler())")
+        t.equal(history, prompt + want, "history")
+    for model, sampler, error, shown in ((ToyModel(0), ToySampler(), "OSError", "ToyModel(fails_at=0), cache, history, [1], ToySampler()"),
+                                         (ToyModel(), ToySampler(fails_at=0), "ValueError",
+                                          "ToyModel(), cache, history, [1], ToySampler(fails_at=0)")):
+        cache, history = prefilled([5])
+        t.case("history = [5]; the cache holds 0 rows")
+        t.raises(error, verify_step, model, cache, history, [1], sampler, shown=f"verify_step({shown})")
+
+
 @ex.check("the sampler sees the history with the accepted tokens in it")
 def with_penalty(verify_step, t):
     many_steps(verify_step, t, 0.0, 3.0)
@@ -487,12 +570,13 @@ def sampled(verify_step, t):
 @ex.check("a promise that is broken at the start is InvalidDecodeState, and nothing is touched")
 def refuses(verify_step, t):
     for rows, tokens in ((1, 1), (0, 2), (3, 2), (2, 2)):
-        cache, history, model = prefilled(list(range(rows + 1)))[0], list(range(tokens)), ToyModel()
-        t.case(f"history = {history}; the cache holds {rows} rows")
-        t.raises("InvalidDecodeState", verify_step, model, cache, history, [4, 4], ToySampler(),
-                 shown="verify_step(model, cache, history, [4, 4], ToySampler())")
-        t.holds(not model.passes and cache.len == rows and len(history) == tokens,
-                "model, cache or history were touched before the error")
+        for draft in ([4, 4], []):
+            cache, history, model = prefilled(list(range(rows + 1)))[0], list(range(tokens)), ToyModel()
+            t.case(f"history = {history}; the cache holds {rows} rows")
+            t.raises("InvalidDecodeState", verify_step, model, cache, history, list(draft), ToySampler(),
+                     shown=f"verify_step(model, cache, history, {draft}, ToySampler())")
+            t.holds(not model.passes and cache.len == rows and len(history) == tokens,
+                    "model, cache or history were touched before the error")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -796,6 +880,40 @@ def misses_ctrl_c(model, cache, history, draft, sampler, emit, stop=None):
     return len(history) - before
 
 
+@ex.wrong("What is drafted from `stop` on is deleted from the draft itself. It may be left out of the pass, but the list belongs to "
+          "whoever made it: `draft[:draft.index(stop)]` is one of your own.")
+def cuts_the_list_itself(model, cache, history, draft, sampler, emit, stop=None):
+    before = len(history)
+    if stop in draft:
+        del draft[draft.index(stop):]
+    try:
+        for i, row in enumerate(model.forward([history[-1], *draft], cache)):
+            token = sampler.next(row, history)
+            history.append(token)
+            emit(token)
+            if token == stop or i == len(draft) or token != draft[i]:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
+@ex.wrong("A pass for each token: all is exact, and nothing is saved. A verify step reads the weights once, for the newest token and "
+          "the whole draft.")
+def a_pass_for_each(model, cache, history, draft, sampler, emit, stop=None):
+    before = len(history)
+    try:
+        for wanted in [*draft, None]:
+            token = sampler.next(model.forward([history[-1]], cache)[0], history)
+            history.append(token)
+            emit(token)
+            if token == stop or token != wanted:
+                break
+    finally:
+        cache.truncate(len(history) - 1)
+    return len(history) - before
+
+
 class Listener:
     """An emit that notes what it is given; it may raise at one of the tokens (from 0)."""
 
@@ -829,23 +947,26 @@ def quiet(safe_step, t):
         for n, right in ((0, 0), *DRAFTS):
             want = plain(prompt, n + 1)
             draft = guess(want, n, right)
-            (cache, history), emit = prefilled(prompt), Listener()
+            (cache, history), emit, model = prefilled(prompt), Listener(), ToyModel()
             t.case(*told(prompt, draft, right))
             given = list(draft)
-            count = t.call(safe_step, ToyModel(), cache, history, given, ToySampler(), emit, changes=True,
-                           shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+            count = t.call(safe_step, model, cache, history, given, ToySampler(), emit, changes=True,
+                           shown="safe_step(model, cache, history, draft, ToySampler(), emit)")
             t.equal(given, draft, "draft afterwards")
             expect_settled(t, prompt, want[:right + 1], cache, history, emit.seen)
             t.equal(count, right + 1, "the result")
+            t.equal(model.passes, [1 + n], "rows of each pass")
 
 
 def ends_at(safe_step, t, prompt, draft, right, stop, sampler=None):
     """One step with a stop token; returns what there is to look at."""
-    (cache, history), emit = prefilled(prompt), Listener()
+    (cache, history), emit, model, given = prefilled(prompt), Listener(), ToyModel(), list(draft)
     seed = "" if sampler is None else "temperature=1.0, seed=3"
     t.case(*told(prompt, draft, right))
-    t.call(safe_step, ToyModel(), cache, history, list(draft), sampler or ToySampler(), emit, stop, changes=True,
+    t.call(safe_step, model, cache, history, given, sampler or ToySampler(), emit, stop, changes=True,
            shown=f"safe_step(model, cache, history, draft, ToySampler({seed}), emit, stop={stop})")
+    t.equal(given, draft, "draft afterwards")
+    t.holds(len(model.passes) == 1, f"{len(model.passes)} passes: a step is one")
     return cache, history, emit.seen
 
 
@@ -923,6 +1044,11 @@ def ctrl_c(safe_step, t):
             t.raises("KeyboardInterrupt", safe_step, ToyModel(), cache, history, want[:n], ToySampler(), emit,
                      shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
             expect_settled(t, prompt, want[:k + 1], cache, history, emit.seen)
+    want, (cache, history), emit = plain([5], 3), prefilled([5]), Listener(1, GeneratorExit)
+    t.case(*told([5], want[:2], 2), "emit raises a GeneratorExit at token number 2: it is no Exception either")
+    t.raises("GeneratorExit", safe_step, ToyModel(), cache, history, want[:2], ToySampler(), emit,
+             shown="safe_step(ToyModel(), cache, history, draft, ToySampler(), emit)")
+    expect_settled(t, [5], want[:2], cache, history, emit.seen)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -1142,6 +1268,12 @@ class CutsAfterwards(PromptLookup):
         return [] if place is None else self.text[place:][:limit]
 
 
+@ex.wrong("Returns eight tokens at most, whatever `limit` is. The caller says how long a draft may be.")
+class HasALimitOfItsOwn(PromptLookup):
+    def suggest(self, context, limit):
+        return super().suggest(context, min(limit, 8))
+
+
 def lookup_case(PromptLookup, t, n, pieces, limit, want, context=None):
     """One source is told the pieces of a text; its draft must be `want`."""
     t.case(f"source = PromptLookup(n={n})")
@@ -1164,6 +1296,7 @@ def follows(PromptLookup, t):
     lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6]], 1, [7])
     lookup_case(PromptLookup, t, 2, [[5, 6, 7, 8, 9, 5, 6]], 4, [7, 8, 9, 5])
     lookup_case(PromptLookup, t, 2, [[5, 6, 7, 5, 6]], 9, [7, 5, 6])
+    lookup_case(PromptLookup, t, 2, [[*range(40), 0, 1]], 33, [*range(2, 35)])
 
 
 @ex.check("nothing to go by: an empty draft")
@@ -1257,9 +1390,9 @@ class Counted(list):
 def cost(PromptLookup, t):
     for n, size in ((2, 400), (3, 4000)):
         touched, copies = [0], [0]
-        ends = list(range(50, 50 + n))
-        text = [Token(token, touched) for token in (*ends, *t.rng.integers(0, 50, size), *ends)]
-        t.case(f"# text: {len(text)} tokens; it begins with {ends}, and ends with them again", f"source = PromptLookup(n={n})")
+        ends, half = list(range(50, 50 + n)), size // 2
+        text = [Token(token, touched) for token in (*t.rng.integers(0, 50, half), *ends, *t.rng.integers(0, 50, half), *ends)]
+        t.case(f"# text: {len(text)} tokens; in its middle stands {ends}, and at its end again", f"source = PromptLookup(n={n})")
         source = PromptLookup(n)
         t.call(source.observe, text[:-1], shown="source.observe(text[:-1])", changes=True)
         for name, *args in (("observe", text[-1:]), ("suggest", Counted(text, copies), 4)):
@@ -1525,7 +1658,7 @@ def prove(step):
     Parameters
     ----------
     step : callable
-        Takes its five arguments by position. You may call it up to 4000 times.
+        Takes its five arguments by position. You may call it up to 1000 times.
 
     Returns
     -------
@@ -1753,7 +1886,10 @@ def verifier(fault="", error=ValueError):
 
 
 def right_steps(error):
-    """Right verify steps in many styles, each with a word on it."""
+    """Right verify steps in many other styles than the chapter's, each with a word on it.
+
+    They use what the contract names, and nothing else: a proof may bring a model, a cache and a sampler of its own.
+    """
 
     def refuse(cache, history):
         if cache.len != len(history) - 1:
@@ -1789,7 +1925,7 @@ def right_steps(error):
 
     def vectorised(a, b, c, d, e):
         refuse(b, c)
-        scores = np.array(a.forward([c[-1], *d], b))
+        scores = a.forward([c[-1], *d], b)
         chosen = np.full(len(d) + 1, -1)
         for i in range(len(scores)):
             chosen[i] = e.next(scores[i], c + [int(token) for token in chosen[:i]])
@@ -1806,13 +1942,12 @@ def right_steps(error):
         try:
             scores = model.forward([history[-1], *draft], cache)
             while True:
-                history.append(sampler.next(scores[i], tuple(history)))
+                history.append(sampler.next(scores[i], list(history)))
                 if draft[i:i + 1] != history[-1:]:
                     return len(history) - start
                 i += 1
         finally:
-            cache.truncate(start)
-            cache.rows += history[start:-1]
+            cache.truncate(len(history) - 1)
 
     def only_when_needed(model, cache, history, draft, sampler):
         refuse(cache, history)
@@ -1843,14 +1978,18 @@ def right_steps(error):
             return done
 
     return {
-        "written as in the chapter": verifier(error=error),
         "written recursively": recursive,
         "written with a generator, and with other names for its arguments": generated,
-        "written with arrays": vectorised,
-        "makes the kept rows anew in a `finally`, and shows the sampler a tuple": in_finally,
+        "keeps its choices in an array": vectorised,
+        "rewinds in a `finally`, and shows the sampler a copy of the history": in_finally,
         "calls `truncate` only when there is something to forget": only_when_needed,
         "an object; calls `truncate` twice, and raises a class derived from InvalidDecodeState": Stepper(),
     }
+
+
+def watched(step):
+    """The step, which may be called as often as the contract says."""
+    return proving.counted(step, 1000)
 
 
 def error_of(prove):
@@ -1860,19 +1999,19 @@ def error_of(prove):
 
 def must_find(prove, t, fault, hint):
     """The proof must have a counterexample against a step with this fault."""
-    proving.finds(t, prove, proving.counted(verifier(fault, error_of(prove))), shown="prove(step)", hint=hint)
+    proving.finds(t, prove, watched(verifier(fault, error_of(prove))), shown="prove(step)", hint=hint)
 
 
 @ex.check("a right step is spared, written as in the chapter")
 def spares_one(prove, t):
-    proving.spares(t, prove, proving.counted(verifier(error=error_of(prove))), shown="prove(step)", style="written as in the chapter",
-           vital=True)
+    proving.spares(t, prove, watched(verifier(error=error_of(prove))), shown="prove(step)", style="written as in the chapter",
+                   vital=True)
 
 
 @ex.check("right steps in other styles are spared")
 def spares_styles(prove, t):
     for style, step in right_steps(error_of(prove)).items():
-        proving.spares(t, prove, proving.counted(step), shown="prove(step)", style=style)
+        proving.spares(t, prove, watched(step), shown="prove(step)", style=style)
 
 
 @ex.check("wrong step 1 is found: it trusts the draft more than the sampler")
@@ -2239,6 +2378,31 @@ class AddsRules(Ban):
         return super().next(row, history)
 
 
+@ex.wrong("Takes for granted that some token is allowed after each one that must come. A ban may leave none: what must come ends "
+          "there, and that is no error of the drafter.")
+class StumblesAtTheEnd(Ban):
+    def forced(self, history, limit):
+        out, newest = [], history[-1]
+        while len(out) < limit:
+            allowed = [token for token in range(self.vocab) if token not in self.after.get(newest, ())]
+            if len(allowed) > 1:
+                break
+            newest = allowed[0]
+            out.append(newest)
+        return out
+
+
+@ex.wrong("Knows a single vocabulary: that of the toy, 9 tokens. How many there are is in `vocab`.")
+class KnowsOneVocabulary(Ban):
+    def next(self, row, history):
+        self.vocab = 9
+        return super().next(row, history)
+
+    def forced(self, history, limit):
+        self.vocab = 9
+        return super().forced(history, limit)
+
+
 def but(*allowed):
     """All tokens of the toy but these: what to ban so that only these may come."""
     return set(range(9)) - set(allowed)
@@ -2364,6 +2528,11 @@ def masked(Ban, t):
         ban = t.call(Ban, sampler, {4: but()}, 9, shown="ban = Ban(sampler, {4: set(range(9))}, vocab=9)")
         t.raises("AllTokensMasked", ban.next, np.zeros(9), [1, 4], shown="ban.next(row, [1, 4])")
         t.holds(sampler.choices == 0, "the sampler was asked all the same")
+        t.case(f"sampler = ToySampler({temperature})")
+        ban = t.call(Ban, sampler, {4: but()}, 12, shown="ban = Ban(sampler, {4: set(range(9))}, vocab=12)")
+        t.holds(t.call(ban.next, np.zeros(12), [1, 4], shown="ban.next(row, [1, 4])") in (9, 10, 11), "a banned token was chosen")
+        ban = t.call(Ban, ToySampler(temperature), {4: but() - {7, 8}}, 7, shown="ban = Ban(sampler, {4: set(range(7))}, vocab=7)")
+        t.raises("AllTokensMasked", ban.next, np.zeros(7), [1, 4], shown="ban.next(row, [1, 4])")
 
 
 @ex.check("forced: all that must come, nothing that need not, never more than the limit")
@@ -2375,6 +2544,11 @@ def must_come(Ban, t):
         ban = t.call(Ban, ToySampler(), copied(rules), 9, shown=None)
         got = t.call(ban.forced, [6, newest], limit, shown=f"ban.forced([6, {newest}], limit={limit})")
         t.equal(got, want, "the draft")
+    for vocab, rules, want in ((9, {1: but(2), 2: but()}, [2]), (9, {1: but()}, []), (4, {1: {0, 1, 3}, 2: {1, 2}}, [2]),
+                               (12, {1: but(2)}, []), (12, {1: but(2) | {9, 10, 11}}, [2])):
+        t.case(f"ban = Ban(ToySampler(), {rules}, vocab={vocab})")
+        ban = t.call(Ban, ToySampler(), copied(rules), vocab, shown=None)
+        t.equal(t.call(ban.forced, [6, 1], 4, shown="ban.forced([6, 1], limit=4)"), want, "the draft")
     endless = {1: but(2), 2: but(1)}
     t.case(f"ban = Ban(ToySampler(), {endless}, vocab=9)")
     ban = t.call(Ban, ToySampler(), endless, 9, shown=None)

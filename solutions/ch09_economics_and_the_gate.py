@@ -393,6 +393,33 @@ def all_that_is_there(odds, cost, allowance=math.inf):
     return best
 
 
+@ex.wrong("Demands MARGIN for each drafted token. It is the least that a whole verify must be expected to win, however long its "
+          "draft is.")
+def a_margin_for_each(odds, cost, allowance=math.inf):
+    best, most = 0, MARGIN
+    expected, together = 1.0, 1.0
+    for d, chance in enumerate(odds, 1):
+        together *= chance
+        expected += together
+        price = cost(d + 1)
+        if price <= 1 + allowance and expected - price > max(most, d * MARGIN):
+            best, most = d, expected - price
+    return best
+
+
+@ex.wrong("Looks at sixteen drafted tokens at most. How many there are is the source's business, and `odds` has one number for each.")
+def sixteen_at_most(odds, cost, allowance=math.inf):
+    best, most = 0, MARGIN
+    expected, together = 1.0, 1.0
+    for d, chance in enumerate(odds[:16], 1):
+        together *= chance
+        expected += together
+        price = cost(d + 1)
+        if price <= 1 + allowance and expected - price > most:
+            best, most = d, expected - price
+    return best
+
+
 STAIRS = {1: 1.0, 2: 1.25, 3: 1.75, 4: 1.5, 5: 2.25, 6: 2.5, 7: 2.75, 8: 2.75, 9: 3.5, 10: 3.75, 11: 4.0, 12: 4.0,
           13: 4.75, 14: 5.0, 15: 5.25, 16: 5.25, 17: 6.0}
 LINE = {rows: 1 + 0.25 * (rows - 1) for rows in range(1, 18)}
@@ -434,8 +461,9 @@ def short_drafts(best_draft, t):
 @ex.check("longer drafts: the number that is expected to win most")
 def most_won(best_draft, t):
     for odds, want in (([0.9, 0.9, 0.9, 0.2], 3), ([0.5] * 6, 1), ([0.8] * 8, 6), ([0.6, 0.6, 0.6, 0.6], 2),
-                       ([1.0] * 16, 16), ([0.9, 0.1, 1.0, 1.0], 1)):
+                       ([1.0] * 16, 16), ([0.9, 0.1, 1.0, 1.0], 1), ([0.32, 1.0, 1.0], 3)):
         choose(t, best_draft, odds, LINE, want)
+    choose(t, best_draft, [1.0] * 40, {rows: 1 + 0.5 * (rows - 1) for rows in range(1, 42)}, 40)
     for n in (3, 6, 10, 16):
         for _ in range(6):
             odds = [round(float(p), 2) for p in t.rng.uniform(0.3, 1.0, n)]
@@ -585,6 +613,15 @@ def more_than_enough(verifies, enough=8):
     return sum(v[0] for v in verifies) < sum(v[3] for v in verifies)
 
 
+@ex.wrong("Looks at the latest sixteen verifies, however many it was given. Which of them count is decided by whoever asks: all "
+          "that are handed over.")
+def the_latest_sixteen(verifies, enough=8):
+    verifies = list(verifies)[-16:]
+    if len(verifies) < 2 or sum(v[2] for v in verifies) < enough:
+        return False
+    return sum(v[0] for v in verifies) < sum(v[3] for v in verifies)
+
+
 def judged(t, losing, verifies, want, *enough):
     """One judgement, told as code."""
     t.case()
@@ -603,7 +640,8 @@ def too_early(losing, t):
 def more_paid(losing, t):
     for verifies in ([(1, 0, 8, 2.5)] * 3, [(1, 0, 6, 2.5)] * 2, [(1, 0, 3, 1.5)] * 4, [(3, 2, 5, 3.25)] * 2,
                      [(4, 3, 8, 2.75), (1, 0, 8, 2.75)], [(1, 0, 8, 4.0), (3, 2, 4, 2.0)],
-                     [(3, 3, 6, 2.0), (1, 2, 4, 2.25)], [(1, 0, 8, 5.0)] * 4 + [(2, 1, 4, 1.75)] * 20):
+                     [(3, 3, 6, 2.0), (1, 2, 4, 2.25)], [(1, 0, 8, 5.0)] * 4 + [(2, 1, 4, 1.75)] * 20,
+                     [(1, 0, 8, 50.0)] * 3 + [(2, 1, 4, 1.9)] * 300):
         judged(t, losing, verifies, True)
     judged(t, losing, [(1, 0, 4, 2.0)] * 4, True, 15)
 
@@ -912,6 +950,20 @@ LOSING = (1, 0, 4, 2.0)  # committed, accepted, drafted, cost
 WINNING = (5, 4, 4, 2.0)
 
 
+@ex.wrong("A probe with few drafted tokens passes, whatever it won. `enough` says when drafting can be called losing; a probe has to win, "
+          "or it has failed.")
+class PassesShortProbes(Gate):
+    def record(self, committed, accepted, drafted, cost):
+        was, last, window = self.state, self.left == 1, list(self.window)
+        super().record(committed, accepted, drafted, cost)
+        if was == "probing" and last and self.state == "off":
+            entries = [*window, (committed, accepted, drafted, cost)]
+            if sum(entry[2] for entry in entries) < self.enough:
+                self.state = "on"
+                self.backoff //= 2
+                self.window.extend(entries)
+
+
 def new_gate(t, Gate, **options):
     """A gate, and the code that makes it."""
     t.case(f"gate = Gate({', '.join(f'{name}={value}' for name, value in options.items())})")
@@ -1019,6 +1071,11 @@ def must_win(Gate, t):
         t.equal(gate.state, "probing", "gate.state after 2 of 3 verifies")
         probe(t, gate, entry)
         t.equal(gate.state, state, "gate.state after the probe")
+    gate = new_gate(t, Gate, pause=2, longest=8, probes=3, enough=50)
+    verify(t, gate, (1, 0, 8, 2.5), 7)
+    pause_of(t, gate)
+    probe(t, gate, (1, 0, 1, 1.25), 3)
+    t.equal(gate.state, "off", "gate.state after a probe that won nothing, with fewer than `enough` drafted tokens")
     for margin, state in ((0.25, "on"), (0.5, "off")):
         gate = new_gate(t, Gate, pause=2, longest=8, probes=3, margin=margin)
         turn_off(t, gate)
@@ -1274,6 +1331,20 @@ class ComparesWithNothing(LiveCost):
         return super().verify(table, seconds)
 
 
+@ex.wrong("Keeps the scale itself within limits of its own. Only the samples are clamped; after many of 0.25 the scale comes near "
+          "that.")
+class ScaleHasAFloor(LiveCost):
+    def verify(self, table, seconds):
+        self.scale = max(self.scale, 0.5)
+        return super().verify(table, seconds)
+
+
+@ex.wrong("Rounds the time of a plain step to milliseconds. A small model takes a few of them, so that is a tenth of its time.")
+class RoundsTheTime(LiveCost):
+    def note_plain(self, seconds):
+        super().note_plain(round(seconds, 3))
+
+
 def live_after(t, LiveCost, plain):
     """A LiveCost that has seen plain steps of so many seconds."""
     t.case("live = LiveCost()")
@@ -1290,7 +1361,8 @@ def price(t, live, table, seconds):
 
 @ex.check("the first plain step sets the unit, each later one moves it a quarter of the way")
 def unit(LiveCost, t):
-    for plain, want in (((0.25,), 0.25), ((0.25, 0.5), 0.3125), ((0.5, 0.25, 1.25), 0.640625)):
+    for plain, want in (((0.25,), 0.25), ((0.25, 0.5), 0.3125), ((0.5, 0.25, 1.25), 0.640625), ((0.0034,), 0.0034),
+                        ((0.0034, 0.0042), 0.0036)):
         t.close(live_after(t, LiveCost, plain).plain, want, "live.plain")
 
 
@@ -1311,6 +1383,19 @@ def clamps(LiveCost, t):
         live = live_after(t, LiveCost, (0.25,))
         price(t, live, table, seconds)
         t.close(live.scale, want, "live.scale")
+        t.close(live.plain, 0.25, "live.plain")
+
+
+@ex.check("after many equal samples the scale is theirs, as far as the clamp lets it")
+def many_samples(LiveCost, t):
+    for table, seconds, sample in ((8.0, 0.25, 0.25), (2.0, 9.0, 4.0), (3.0, 0.9375, 1.25)):
+        live = live_after(t, LiveCost, (0.25,))
+        t.story.append(f"live.verify({table}, {seconds})      # 30 times")
+        for _ in range(30):
+            got = t.call(live.verify, table, seconds, shown=None)
+        scale = sample + (1 - sample) * 0.8**30
+        t.close(live.scale, scale, "live.scale")
+        t.close(got, max(1.0, table * scale), "the cost")
 
 
 @ex.check("the cost is the table's times the new scale, and never below 1")

@@ -359,8 +359,8 @@ def must_be_whole(automaton, state, trie):
         (children, tokens), here = waiting.pop()
         if here in automaton.accepting:
             found += tokens
-        waiting += [(child, automaton.step(here, byte)) for byte, child in children.items()
-                    if automaton.step(here, byte) is not None]
+        after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+        waiting += [(child, state) for child, state in after if state is not None]
     return sorted(found)
 
 
@@ -372,8 +372,8 @@ def shortest_only(automaton, state, trie):
         (children, tokens), here = waiting.pop()
         found += tokens
         if not tokens:
-            waiting += [(child, automaton.step(here, byte)) for byte, child in children.items()
-                        if automaton.step(here, byte) is not None]
+            after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+            waiting += [(child, state) for child, state in after if state is not None]
     return sorted(found)
 
 
@@ -383,8 +383,8 @@ def longest_only(automaton, state, trie):
     found, waiting = [], [(trie, state)]
     while waiting:
         (children, tokens), here = waiting.pop()
-        on = [(child, automaton.step(here, byte)) for byte, child in children.items()
-              if automaton.step(here, byte) is not None]
+        after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+        on = [(child, state) for child, state in after if state is not None]
         waiting += on
         if not on:
             found += tokens
@@ -398,8 +398,8 @@ def from_the_start(automaton, state, trie):
     while waiting:
         (children, tokens), here = waiting.pop()
         found += tokens
-        waiting += [(child, automaton.step(here, byte)) for byte, child in children.items()
-                    if automaton.step(here, byte) is not None]
+        after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+        waiting += [(child, state) for child, state in after if state is not None]
     return sorted(found)
 
 
@@ -410,7 +410,8 @@ def zero_is_refused(automaton, state, trie):
     while waiting:
         (children, tokens), here = waiting.pop()
         found += tokens
-        waiting += [(child, automaton.step(here, byte)) for byte, child in children.items() if automaton.step(here, byte)]
+        after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+        waiting += [(child, state) for child, state in after if state]
     return sorted(found)
 
 
@@ -434,8 +435,8 @@ def unsorted(automaton, state, trie):
     while waiting:
         (children, tokens), here = waiting.pop()
         found += tokens
-        waiting += [(child, automaton.step(here, byte)) for byte, child in children.items()
-                    if automaton.step(here, byte) is not None]
+        after = [(child, automaton.step(here, byte)) for byte, child in children.items()]
+        waiting += [(child, state) for child, state in after if state is not None]
     return found
 
 
@@ -456,6 +457,77 @@ def one_by_one(automaton, state, trie):
         listed += [(token, piece) for token in tokens]
         waiting += [(child, piece + bytes([byte])) for byte, child in children.items()]
     return sorted(token for token, piece in listed if reads(piece))
+
+
+@ex.wrong("Right, but every byte is looked up twice: once to see whether it may follow, once to see where it leads. With a whole "
+          "vocabulary that is half of the work. Keep the answer of the first call.", replaces="allowed_tokens")
+def steps_twice(automaton, state, trie):
+    found, waiting = [], [(trie, state)]
+    while waiting:
+        (children, tokens), here = waiting.pop()
+        found += tokens
+        waiting += [(child, automaton.step(here, byte)) for byte, child in children.items()
+                    if automaton.step(here, byte) is not None]
+    return sorted(found)
+
+
+@ex.wrong("Cuts refused branches out of the trie. They are refused here and now; at another place of a text, or by another "
+          "automaton, they may be allowed, and then they are missing.", replaces="allowed_tokens")
+def prunes(automaton, state, trie):
+    found, waiting = [], [(trie, state)]
+    while waiting:
+        (children, tokens), here = waiting.pop()
+        found += tokens
+        for byte in list(children):
+            after = automaton.step(here, byte)
+            if after is None:
+                del children[byte]
+            else:
+                waiting.append((children[byte], after))
+    return sorted(found)
+
+
+@ex.wrong("Keeps the answer for each state with the trie, and gives it to every automaton. State 3 of another automaton is "
+          "another place.", replaces="allowed_tokens")
+def remembers_by_state(automaton, state, trie):
+    kept = trie[0].setdefault(None, {})
+    if state not in kept:
+        found, waiting = [], [(trie, state)]
+        while waiting:
+            (children, tokens), here = waiting.pop()
+            found += tokens
+            for byte, child in children.items():
+                after = None if byte is None else automaton.step(here, byte)
+                if after is not None:
+                    waiting.append((child, after))
+        kept[state] = sorted(found)
+    return kept[state]
+
+
+@ex.wrong("Takes byte 0 for the end of a token, since 0 is false in Python. It is a byte like any other.", replaces="make_trie")
+def ends_at_zero(pieces):
+    root = ({}, [])
+    for token, piece in enumerate(pieces):
+        node = root
+        for byte in piece:
+            if not byte:
+                break
+            node = node[0].setdefault(byte, ({}, []))
+        if node is not root:
+            node[1].append(token)
+    return root
+
+
+@ex.wrong("Leaves out tokens that are only blanks or line ends. They are text: a grammar may ask for them.", replaces="make_trie")
+def no_blanks(pieces):
+    root = ({}, [])
+    for token, piece in enumerate(pieces):
+        node = root
+        for byte in piece:
+            node = node[0].setdefault(byte, ({}, []))
+        if piece.strip():
+            node[1].append(token)
+    return root
 
 
 @ex.wrong("Of several tokens with the same bytes only the last one is kept. The model may want any of them.",
@@ -498,6 +570,19 @@ def loses_longer(pieces):
     return root
 
 
+@ex.wrong("Large and small letters are taken for the same. They are different bytes, and an automaton may read one of them only.",
+          replaces="make_trie")
+def in_small_letters(pieces):
+    root = ({}, [])
+    for token, piece in enumerate(pieces):
+        node = root
+        for byte in piece.lower():
+            node = node[0].setdefault(byte, ({}, []))
+        if piece:
+            node[1].append(token)
+    return root
+
+
 def tokens_by_trial(automaton, state, pieces):
     """Read every token alone."""
     return [i for i, piece in enumerate(pieces) if piece and automaton.read(piece, state) is not None]
@@ -510,14 +595,38 @@ def machine(t, pattern, kind=Automaton):
     return kind(made.edges, made.accepting)
 
 
-class Counting(Automaton):
-    """An automaton that counts its steps."""
+class Watched(dict):
+    """The edges of a state; counts how often a byte is looked up in them."""
 
-    steps = 0
+    looks = 0
+
+    def get(self, *arguments):
+        self.looks += 1
+        return super().get(*arguments)
+
+    def __getitem__(self, byte):
+        self.looks += 1
+        return super().__getitem__(byte)
+
+    def __contains__(self, byte):
+        self.looks += 1
+        return super().__contains__(byte)
+
+
+class Counting(Automaton):
+    """An automaton that counts its steps, and what is looked up in its edges beside them."""
+
+    def __init__(self, edges, accepting):
+        super().__init__([Watched(ways) for ways in edges], accepting)
+        self.steps = 0
 
     def step(self, state, byte):
         self.steps += 1
-        return super().step(state, byte)
+        return dict.get(self.edges[state], byte)
+
+    @property
+    def looks(self):
+        return sum(ways.looks for ways in self.edges)
 
 
 def lifted(mine, t, pattern, pieces, states=None):
@@ -540,6 +649,7 @@ def whole_tokens(mine, t):
 def awkward_vocabularies(mine, t):
     lifted(mine, t, "aaa?", [b"aa", b"a", b"aaa", b"a", b"aa"])
     lifted(mine, t, "ab", [b"", b"b", b"a", b"", b"ab"])
+    lifted(mine, t, "a[Bb] ?", [b"A", b"a", b"B", b"b", b"aB", b"AB", b"b ", b" "])
 
 
 @ex.check("a text may come back to state 0")
@@ -551,6 +661,32 @@ def back_to_the_start(mine, t):
 @ex.check("bytes, not characters: a token may end inside one")
 def inside_a_character(mine, t):
     lifted(mine, t, "\u00e9|\u00e8", [b"\xc3", b"\xa9", "\u00e9".encode(), b"\xa8", b"e", "\u00ea".encode()])
+
+
+@ex.check("every byte counts: 0, blanks and line ends, 255")
+def odd_bytes(mine, t):
+    edges, accepting = [{0: 1, 32: 0, 255: 2}, {0: 2, 10: 1}, {}], {2}
+    pieces = [b"\x00", b"\x00\x00", b" ", b"  \xff", b"\n", b"\x00\n", b"\n\x00", b"\xff", b"a\x00"]
+    for state in range(3):
+        t.case(f"automaton = Automaton({edges}, {accepting})")
+        automaton = Automaton(edges, accepting)
+        trie = t.call(mine.make_trie, pieces, shown=f"trie = make_trie({pieces!r})")
+        got = t.call(mine.allowed_tokens, automaton, state, trie, shown=f"allowed_tokens(automaton, {state}, trie)")
+        t.equal(got, tokens_by_trial(automaton, state, pieces))
+
+
+@ex.check("one trie serves every state and every automaton, as often as it is asked")
+def one_trie(mine, t):
+    pieces = [b"a", b"b", b"ab", b"abc", b"c", b"cc", b"x"]
+    patterns = ("abc", "(ab|c)*", "x|cc")
+    first = machine(t, patterns[0])
+    t.case("automata: abc, (ab|c)* and x|cc")
+    trie = t.call(mine.make_trie, pieces, shown=f"trie = make_trie({pieces!r})")
+    automata = [first, *(Automaton(m.edges, m.accepting) for m in map(Machine.of, patterns[1:]))]
+    places = [(i, state) for i, automaton in enumerate(automata) for state in range(len(automaton.edges))]
+    for i, state in [*places, *reversed(places)]:
+        got = t.call(mine.allowed_tokens, automata[i], state, trie, shown=f"allowed_tokens({patterns[i]}, {state}, trie)")
+        t.equal(got, tokens_by_trial(automata[i], state, pieces))
 
 
 @ex.check("random expressions and vocabularies: the tokens that reading each alone would find")
@@ -571,9 +707,11 @@ def shared_beginnings(mine, t):
     trie = t.call(mine.make_trie, pieces, shown="trie = make_trie(pieces)")
     got = t.call(mine.allowed_tokens, automaton, 0, trie, shown="allowed_tokens(automaton, 0, trie)")
     t.equal(got, list(range(30)))
-    t.holds(automaton.steps <= 2 * (len(beginning) + 30),
-            f"the automaton made {automaton.steps} steps; the trie has {len(beginning) + 10} nodes, and one step for each "
-            "is enough")
+    nodes = len(beginning) + 10
+    t.holds(automaton.steps <= nodes,
+            f"the automaton made {automaton.steps} steps; the trie has {nodes} nodes, and one step for each is enough")
+    t.holds(automaton.looks <= 2 * nodes,
+            f"{automaton.looks} bytes were looked up in the automaton's edges; the trie has {nodes} nodes")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -698,6 +836,36 @@ def without_limit(automaton, state, limit):
     return bytes(found)
 
 
+@ex.wrong("Makes characters of the bytes, and bytes of the characters again. A byte above 127 becomes two.", replaces="forced_bytes")
+def through_text(automaton, state, limit):
+    found = ""
+    while len(found) < limit and state not in automaton.accepting and len(automaton.edges[state]) == 1:
+        ((byte, state),) = automaton.edges[state].items()
+        found += chr(byte)
+    return found.encode()
+
+
+@ex.wrong("Leaves out the beginning of a character when the rest of it is not forced. These are bytes, whatever they may become.",
+          replaces="forced_bytes")
+def whole_characters(automaton, state, limit):
+    found = []
+    while len(found) < limit and state not in automaton.accepting and len(automaton.edges[state]) == 1:
+        ((byte, state),) = automaton.edges[state].items()
+        found.append(byte)
+    return bytes(found).decode(errors="ignore").encode()
+
+
+@ex.wrong("Stops at byte 0, since 0 is false in Python. It is a byte like any other.", replaces="forced_bytes")
+def stops_at_zero(automaton, state, limit):
+    found = []
+    while len(found) < limit and state not in automaton.accepting and len(automaton.edges[state]) == 1:
+        ((byte, state),) = automaton.edges[state].items()
+        if not byte:
+            break
+        found.append(byte)
+    return bytes(found)
+
+
 @ex.wrong("Every token is judged from the same place. After the first token the text is somewhere else, and the second "
           "one has to fit there.", replaces="valid_prefix")
 def stands_still(automaton, state, pieces, tokens):
@@ -757,6 +925,27 @@ def trusts_ids(automaton, state, pieces, tokens):
     return len(tokens)
 
 
+@ex.wrong("All or nothing: a draft of which one token is refused counts for nothing. The tokens before that one may follow.",
+          replaces="valid_prefix")
+def all_or_nothing(automaton, state, pieces, tokens):
+    for token in tokens:
+        if state is None or not 0 <= token < len(pieces) or not pieces[token]:
+            return 0
+        state = automaton.read(pieces[token], state)
+    return 0 if state is None else len(tokens)
+
+
+@ex.wrong("Takes a token of blanks for one without text. A blank is text.", replaces="valid_prefix")
+def blanks_are_nothing(automaton, state, pieces, tokens):
+    for i, token in enumerate(tokens):
+        if not 0 <= token < len(pieces) or not pieces[token].strip():
+            return i
+        state = automaton.read(pieces[token], state)
+        if state is None:
+            return i
+    return len(tokens)
+
+
 @ex.wrong("Counts bytes, not tokens.", replaces="valid_prefix")
 def counts_bytes(automaton, state, pieces, tokens):
     count = 0
@@ -806,6 +995,17 @@ def circles(mine, t):
             t.equal(got, forced_by_trial(automaton, 0, limit))
 
 
+@ex.check("forced: every byte counts, 0, line ends, 255, and the first half of a character")
+def forced_odd_bytes(mine, t):
+    edges, accepting = [{0: 1}, {195: 2}, {168: 3, 169: 3}, {255: 4}, {10: 5}, {}], {5}
+    for limit in (99, 2, 1):
+        for state in (3, 0, 1, 2, 4, 5):
+            automaton = Automaton(edges, accepting)
+            t.case(f"automaton = Automaton({edges}, {accepting})")
+            got = t.call(mine.forced_bytes, automaton, state, limit, shown=f"forced_bytes(automaton, {state}, {limit})")
+            t.equal(got, forced_by_trial(automaton, state, limit))
+
+
 def valid_by_trial(automaton, state, pieces, tokens):
     """The longest beginning whose bytes can be read as a whole."""
     known = next((i for i, x in enumerate(tokens) if not 0 <= x < len(pieces) or not pieces[x]), len(tokens))
@@ -829,6 +1029,7 @@ def valid(mine, t):
         judged(mine, t, "abc", 0, pieces, tokens)
     judged(mine, t, "abc", 1, pieces, [2, 3])
     judged(mine, t, "(ab)*c", 0, pieces, [1, 1, 0, 2, 3])
+    judged(mine, t, "a *b", 0, [b"a", b" ", b"  b"], [0, 1, 1, 2])
 
 
 @ex.check("valid: special tokens and unknown ids end a draft")
@@ -921,7 +1122,10 @@ class Phrase:
 
     def commit(self, token):
         """Take note that `token` was chosen."""
-        self.due = self._after(self.due, token)
+        if self.due:
+            self.due -= 1
+        elif token == self.trigger:
+            self.due = len(self.phrase)
 
     def reset(self):
         """A new turn begins: no phrase is due."""
@@ -943,13 +1147,8 @@ class Phrase:
         for i, token in enumerate(tokens):
             if (token != self.phrase[-due]) if due else (token in self.banned):
                 return i
-            due = self._after(due, token)
+            due = due - 1 if due else len(self.phrase) * (token == self.trigger)
         return len(tokens)
-
-    def _after(self, due, token):
-        if due:
-            return due - 1
-        return len(self.phrase) if token == self.trigger else 0
 
 
 @ex.wrong("Looking ahead moves it on: `forced_tokens` takes the phrase for said. A draft may be cut or rejected, and without "
@@ -966,7 +1165,7 @@ class WalksWithTheDraft(Phrase):
     def valid_prefix(self, tokens):
         count = super().valid_prefix(tokens)
         for token in tokens[:count]:
-            self.due = self._after(self.due, token)
+            self.commit(token)
         return count
 
 
@@ -1007,6 +1206,21 @@ class OnlyAdvice(Phrase):
             logits[self.phrase[-self.due]] += 100
         else:
             logits[self.banned] = -np.inf
+
+
+@ex.wrong("Makes a new row and gives it nobody. `process` returns nothing: it changes the row that it was given, in place.")
+class NewRow(Phrase):
+    def process(self, logits, history):
+        super().process(logits.copy() if self.due else logits, history)
+
+
+@ex.wrong("Takes an empty history for the begin of a turn. A turn begins with `reset`; what is due depends on that and on `commit` "
+          "alone.")
+class BeginsByHistory(Phrase):
+    def process(self, logits, history):
+        if not history:
+            self.reset()
+        super().process(logits, history)
 
 
 @ex.wrong("`forced_tokens` always returns the whole phrase, also when a part of it has been said. What must follow is the rest.")
@@ -1075,13 +1289,55 @@ class AcceptsAnything(Phrase):
         self.due = 0
 
 
+@ex.wrong("The trigger may be chosen although it is banned. A ban holds for every token: what is triggered then, nobody asks.")
+class ExemptsTheTrigger(Phrase):
+    def process(self, logits, history):
+        kept = logits[self.trigger]
+        super().process(logits, history)
+        if not self.due:
+            logits[self.trigger] = kept
+
+
+@ex.wrong("Keeps its place in the class, so that all its objects share it. Each stream has a processor of its own, and they are at "
+          "different places.")
+class OneForAll(Phrase):
+    place = {"due": 0}
+
+    def __init__(self, banned, trigger, phrase):
+        super().__init__(banned, trigger, phrase)
+
+    due = property(lambda self: self.place["due"], lambda self, due: self.place.update(due=due))
+
+
+@ex.wrong("Gives its own list away. Who takes the tokens may append to the list, or shorten it, and the phrase changes with it: "
+          "return a copy.")
+class GivesItsList(Phrase):
+    def forced_tokens(self, limit):
+        return self.phrase if self.due == len(self.phrase) <= limit else super().forced_tokens(limit)
+
+
+@ex.wrong("Takes a limit of 0 for no limit. At most 0 tokens are none.")
+class ZeroIsUnlimited(Phrase):
+    def forced_tokens(self, limit):
+        return super().forced_tokens(limit or len(self.phrase))
+
+
+@ex.wrong("Refuses a trigger that is banned. Such a processor never comes to its phrase, and that is no contradiction: only a phrase "
+          "that could not be said is an error.")
+class RefusesMore(Phrase):
+    def __init__(self, banned, trigger, phrase):
+        if trigger in banned:
+            raise ValueError("the trigger is banned")
+        super().__init__(banned, trigger, phrase)
+
+
 PHRASES = (([], 1, [2]), ([0], 1, [2, 3]), ([0, 4], 3, [1, 2, 1]))
 
 
 def made(t, Phrase, banned, trigger, phrase):
     """A processor, told as code."""
     t.case(f"p = Phrase({banned}, {trigger}, {phrase})")
-    return t.call(Phrase, banned, trigger, phrase, shown=None)
+    return t.call(Phrase, [*banned], trigger, [*phrase], shown=None)  # lists of its own, whatever it does with them
 
 
 def told(t, p, *tokens):
@@ -1103,17 +1359,29 @@ def row_with(*allowed):
 
 @ex.check("bans at first, forces the phrase after the trigger, bans again")
 def bans_and_forces(Phrase, t):
-    for banned, trigger, phrase in PHRASES:
+    for banned, trigger, phrase in (PHRASES[1], PHRASES[2], PHRASES[0]):
         p = made(t, Phrase, banned, trigger, phrase)
         t.story.append("row = np.array([300.0, -1.0, -250.0, 2.0, 5.0])")
         free = row_with(*(i for i in range(5) if i not in banned))
         t.equal(shown_row(t, p), free, "the row")
+        told(t, p, phrase[0])  # nothing begins without the trigger
+        t.equal(shown_row(t, p), free, "the row")
         told(t, p, trigger)
         for token in phrase:
-            for _ in range(2):  # a row may be looked at twice
-                t.equal(shown_row(t, p, [trigger]), row_with(token), "the row")
+            for history in ([trigger], []):  # a row may be looked at twice, and the history does not matter
+                row = shown_row(t, p, history)
+                same = bool((row == row_with(*range(5))).all())
+                t.holds(not same, "the row is as it was before: `process` changes the row that it is given, and returns nothing")
+                t.equal(row, row_with(token), "the row")
             told(t, p, token)
         t.equal(shown_row(t, p), free, "the row")
+
+
+@ex.check("a trigger that is banned is forbidden like any other token")
+def banned_trigger(Phrase, t):
+    p = made(t, Phrase, [0, 1], 1, [2, 3])
+    t.equal(shown_row(t, p), row_with(2, 3, 4), "the row")
+    t.equal(t.call(p.valid_prefix, [4, 1, 2], shown="p.valid_prefix([4, 1, 2])"), 1)
 
 
 @ex.check("the prompt does not trigger it, reset forgets a phrase that was begun")
@@ -1129,13 +1397,38 @@ def begins_anew(Phrase, t):
 
 @ex.check("forced_tokens: the rest of the phrase, at most limit, and it changes nothing")
 def forces(Phrase, t):
-    for banned, trigger, phrase in PHRASES:
+    for banned, trigger, phrase in PHRASES[1:]:
         for n in range(-1, len(phrase) + 1):
             p = made(t, Phrase, banned, trigger, phrase)
             told(t, p, *([trigger, *phrase[:n]] if n >= 0 else []))
-            for limit in (1, 2, 8, 8):
+            for limit in (1, 2, 8, 0, 8):
                 got = t.call(p.forced_tokens, limit, shown=f"p.forced_tokens({limit})")
                 t.equal(got, (phrase[n:] if n >= 0 else [])[:limit])
+
+
+@ex.check("forced_tokens: what is done with the list that it returned changes nothing")
+def gives_a_copy(Phrase, t):
+    for limit in (2, 8):
+        p = made(t, Phrase, [0], 1, [2, 3])
+        told(t, p, 1)
+        got = t.call(p.forced_tokens, limit, shown=f"got = p.forced_tokens({limit})")
+        t.equal(got, [2, 3])
+        got.append(4)
+        t.story.append("got.append(4)")
+        t.equal(t.call(p.forced_tokens, 8, shown="p.forced_tokens(8)"), [2, 3])
+        t.equal(t.call(p.valid_prefix, [2, 3, 4, 1, 2, 3, 4], shown="p.valid_prefix([2, 3, 4, 1, 2, 3, 4])"), 7)
+
+
+@ex.check("two processors are at places of their own")
+def two_streams(Phrase, t):
+    p = made(t, Phrase, [0], 1, [2, 3])
+    q = t.call(Phrase, [4], 0, [1, 1, 3], shown="q = Phrase([4], 0, [1, 1, 3])")
+    told(t, p, 1, 2)
+    t.equal(t.call(q.forced_tokens, 8, shown="q.forced_tokens(8)"), [])
+    t.call(q.commit, 0, shown="q.commit(0)")
+    t.equal(t.call(p.forced_tokens, 8, shown="p.forced_tokens(8)"), [3])
+    t.call(q.reset, shown="q.reset()")
+    t.equal(t.call(p.forced_tokens, 8, shown="p.forced_tokens(8)"), [3])
 
 
 def could_follow(banned, trigger, phrase, said, tokens):
@@ -1171,6 +1464,8 @@ def refused(Phrase, t):
 
         t.case()
         t.raises("ValueError", make, banned, trigger, phrase, shown=f"Phrase({banned}, {trigger}, {phrase})")
+    p = made(t, Phrase, [0, 1], 1, [2, 3])  # a trigger may be banned: then it never comes
+    t.equal(t.call(p.valid_prefix, [4, 1], shown="p.valid_prefix([4, 1])"), 1)
 
 
 def toy_row(history):
@@ -1416,6 +1711,28 @@ class KeepsTheCut(GrammarSource):
         pass
 
 
+@ex.wrong("Judges each token alone. Whether the second may follow depends on the first: ask about all of them at once.")
+class OneByOne(GrammarSource):
+    def suggest(self, context, limit):
+        forced = list(self.processor.forced_tokens(limit))[:limit]
+        self.from_inner = not forced
+        if forced:
+            return forced
+        proposed = list(self.inner.suggest(context, limit))
+        valid = next((i for i, token in enumerate(proposed[:limit]) if not self.processor.valid_prefix([token])), limit)
+        if valid < len(proposed):
+            self.inner.truncate_pending(valid)
+        return proposed[:valid]
+
+
+@ex.wrong("Tells the inner source of one cut only. The decoder may cut a draft again, which you have cut before: the last number "
+          "counts.")
+class TellsOnce(GrammarSource):
+    def truncate_pending(self, n):
+        super().truncate_pending(n)
+        self.from_inner = False
+
+
 @ex.wrong("After a forced draft it does not tell the inner source what was committed. That one then has a hole in its text, and "
           "finds its matches in a text that nobody said.")
 class HoleInTheText(GrammarSource):
@@ -1461,11 +1778,19 @@ class Noting:
         self.notes.append(("observe", list(committed)))
 
 
+class Rising(Letters):
+    """A pretend grammar: each token is larger than the one before; the text so far ends with 2."""
+
+    def valid_prefix(self, tokens):
+        text = [2, *tokens]
+        return next((i for i in range(len(tokens)) if text[i + 1] <= text[i]), len(tokens))
+
+
 def sourced(t, GrammarSource, forces, proposes, processor=Letters):
     """A source over a pretend grammar, told as code."""
     t.case(f"must follow now: {list(forces)}; ids of 5 and more are refused; the inner source proposes {list(proposes)}")
-    inner = Noting(proposes)
-    return t.call(GrammarSource, processor(forces), inner, shown="source = GrammarSource(processor, inner)"), inner
+    inner, grammar = Noting(proposes), processor(forces)
+    return t.call(GrammarSource, grammar, inner, shown="source = GrammarSource(processor, inner)"), inner, grammar
 
 
 def suggested(t, source, limit, want):
@@ -1478,7 +1803,7 @@ def suggested(t, source, limit, want):
 @ex.check("what must follow is the draft, and the inner source is not asked")
 def forced_first(GrammarSource, t):
     for forces, limit, kind in (([7], 4, Letters), ([7, 8, 9], 8, Letters), ([7, 8, 9], 2, Letters), ([7, 8, 9], 2, Obstinate)):
-        source, inner = sourced(t, GrammarSource, forces, [1, 2, 3], kind)
+        source, inner, _ = sourced(t, GrammarSource, forces, [1, 2, 3], kind)
         suggested(t, source, limit, forces[:limit])
         t.equal(inner.notes, [], "what the inner source was told")
 
@@ -1486,7 +1811,7 @@ def forced_first(GrammarSource, t):
 @ex.check("elsewhere the inner source drafts, cut before its first refused token, and hears of the cut")
 def cut(GrammarSource, t):
     for proposes in ([], [1], [1, 2, 3], [6], [1, 6], [1, 2, 6, 3], [6, 1, 2], [1, 6, 6, 2]):
-        source, inner = sourced(t, GrammarSource, [], proposes)
+        source, inner, _ = sourced(t, GrammarSource, [], proposes)
         valid = next((i for i, token in enumerate(proposes) if token >= 5), len(proposes))
         suggested(t, source, 8, proposes[:valid])
         cuts = [("truncate_pending", valid)] if valid < len(proposes) else []
@@ -1496,30 +1821,53 @@ def cut(GrammarSource, t):
 @ex.check("an inner source that proposes more than the limit is cut to it, and hears of that")
 def limited(GrammarSource, t):
     for proposes, limit in (([1, 2, 3], 2), ([1, 2, 3, 4], 1), ([1, 6, 3], 2), ([1, 2, 6], 2)):
-        source, inner = sourced(t, GrammarSource, [], proposes)
+        source, inner, _ = sourced(t, GrammarSource, [], proposes)
         valid = next((i for i, token in enumerate(proposes[:limit]) if token >= 5), limit)
         suggested(t, source, limit, proposes[:valid])
         t.equal(inner.notes, [("suggest", [1, 2], limit), ("truncate_pending", valid)], "what the inner source was told")
 
 
+@ex.check("whether a token may follow depends on the tokens before it; a limit of 0 gives no draft")
+def judged_together(GrammarSource, t):
+    for proposes, valid in (([3, 4, 7], 3), ([4, 3], 1), ([3, 5, 4, 6], 2), ([1, 3], 0), ([3, 3], 1)):
+        t.case(f"each token must be larger than the one before, the text ends with 2; the inner source proposes {proposes}")
+        inner = Noting(proposes)
+        source = t.call(GrammarSource, Rising(), inner, shown="source = GrammarSource(processor, inner)")
+        suggested(t, source, 8, proposes[:valid])
+        cuts = [("truncate_pending", valid)] if valid < len(proposes) else []
+        t.equal(inner.notes, [("suggest", [1, 2], 8), *cuts], "what the inner source was told")
+    source, _, _ = sourced(t, GrammarSource, [], [1, 2])
+    suggested(t, source, 0, [])
+
+
 @ex.check("a cut by the decoder reaches the inner source if the draft was its own")
 def cut_outside(GrammarSource, t):
-    source, inner = sourced(t, GrammarSource, [], [1, 2])
+    source, inner, _ = sourced(t, GrammarSource, [], [1, 2])
     t.call(source.truncate_pending, 0, shown="source.truncate_pending(0)  # nobody has drafted yet")
     t.equal(inner.notes, [], "what the inner source was told")
     for forces, proposes in (([], [1, 2, 3]), ([7, 8], [1, 2])):
-        source, inner = sourced(t, GrammarSource, forces, proposes)
+        source, inner, _ = sourced(t, GrammarSource, forces, proposes)
         suggested(t, source, 8, forces or proposes)
         t.call(source.truncate_pending, 1, shown="source.truncate_pending(1)")
         told_of = [] if forces else [("suggest", [1, 2], 8), ("truncate_pending", 1)]
         t.equal(inner.notes, told_of, "what the inner source was told")
 
 
+@ex.check("the decoder may cut a draft that was cut before, and more than once")
+def cut_twice(GrammarSource, t):
+    source, inner, _ = sourced(t, GrammarSource, [], [1, 2, 3, 6, 4])
+    suggested(t, source, 8, [1, 2, 3])
+    for n in (2, 1):
+        t.call(source.truncate_pending, n, shown=f"source.truncate_pending({n})")
+    cuts = [("truncate_pending", n) for n in (3, 2, 1)]
+    t.equal(inner.notes, [("suggest", [1, 2], 8), *cuts], "what the inner source was told")
+
+
 @ex.check("what was committed always reaches the inner source; whose draft it was is decided anew each time")
 def keeps_the_text(GrammarSource, t):
-    source, inner = sourced(t, GrammarSource, [7, 8], [1, 2])
+    source, inner, grammar = sourced(t, GrammarSource, [7, 8], [1, 2])
     for forces in ([7, 8], [], [7]):
-        source.processor.forces = forces
+        grammar.forces = forces
         t.story.append(f"must follow now: {forces}")
         suggested(t, source, 8, forces or [1, 2])
         t.call(source.truncate_pending, 1, shown="source.truncate_pending(1)")

@@ -60,6 +60,8 @@ def interrupted(function: Callable[[], Any], at: int, *places: Path, signalled: 
         return trace
 
     before = sys.gettrace()
+    # A shell lets its background jobs ignore the signal: then there is nothing to hold, and `raised` comes anywhere.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.settrace(trace)
     try:
         function()
@@ -67,6 +69,7 @@ def interrupted(function: Callable[[], Any], at: int, *places: Path, signalled: 
         return True
     finally:
         sys.settrace(before)
+        signal.signal(signal.SIGINT, handler)
     return False
 
 

@@ -8,7 +8,7 @@ from course.files import FilesError
 from course.standings import Standing, Standings, standings
 from course.timetable import RULE, Planned, in_words, timetable
 
-WIDTH, ROW, HEAD, TALLEST = 262, 34, 30, 7  # a column holds seven chapters and names of parts
+WIDTH, ROW, HEAD, TALLEST = 250, 34, 30, 12  # a column holds twelve chapters and names of parts
 
 
 def course_map(here: str = "00", course: Course | None = None) -> Figure:

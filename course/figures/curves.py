@@ -170,4 +170,7 @@ def _unit(value: float, unit: str) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
+    """A number as one reads it: 1.52, 1265, 11,500; powers of ten only where there are many of them."""
+    if 1e4 <= abs(value) < 1e9:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.3g}"

@@ -69,7 +69,11 @@ def _draw_numbers(drawing: Drawing, numbers: list[Said]) -> str:
     def y(value: float) -> float:
         return middle - half * math.log(max(1 / edge, min(edge, value))) / math.log(edge)
 
-    ticks = [t for t in (2, 5, 10, 100) if t <= edge * 1.001]
+    ticks: list[int] = []
+    for times in (2, 5, 10, 100):
+        room = half * math.log(times / (ticks[-1] if ticks else 1)) / math.log(edge)
+        if times <= edge * 1.001 and room >= 15:  # names that stand below one another need room
+            ticks.append(times)
     for tick in [1 / t for t in reversed(ticks)] + [1] + ticks:
         name = "exact" if tick == 1 else f"{tick} times too much" if tick > 1 else f"{1 / tick:.0f} times too little"
         drawing.line(LEFT, y(tick), LEFT + WIDTH, y(tick), "var(--ink)" if tick == 1 else "var(--line)", 1, "")

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from course.automata import Automaton
 from course.figures.graph import state_graph
-from course.figures.svg import BLUE, GREEN, MONO, RED, Drawing, Figure, printable
+from course.figures.svg import BLUE, GREEN, RED, Drawing, Figure, printable
 
 STEP, LEVEL, BOX = 74, 34, 24  # of the trie: from byte to byte, from branch to branch, height of a node
-WIDE, TALL, SIDE, PAUSE = 320, 240, 256, 26  # of a mask: size, tokens in a row, room between two
+WIDE, TALL, SIDE, PAUSE = 244, 183, 256, 22  # of a mask: size, tokens in a row, room between two
 DOTS = 400  # so few allowed tokens are drawn as dots that can be seen
 
 
@@ -126,27 +126,24 @@ def vocabulary_mask(
     """
     if not masks or size < 1:
         raise ValueError("nothing to draw: no masks, or no tokens")
-    drawing = Drawing(10 + (WIDE + PAUSE) * min(len(masks), 3), 36 + (TALL + 50) * ((len(masks) + 2) // 3))
+    drawing = Drawing(10 + (WIDE + PAUSE) * min(len(masks), 3), 36 + (TALL + 64) * ((len(masks) + 2) // 3))
     drawing.text(10, 21, title, 14, "start", bold=True)
     rows = -(-size // SIDE)
     for i, (name, allowed) in enumerate(masks.items()):
-        x, y = 10 + (WIDE + PAUSE) * (i % 3), 36.0 + (TALL + 50) * (i // 3)
+        x, y = 10 + (WIDE + PAUSE) * (i % 3), 36.0 + (TALL + 64) * (i // 3)
         drawing.text(x, y + 14, name, 12, "start", mono=True)
-        drawing.rect(x, y + 22, WIDE, TALL, radius=0)
+        drawing.text(x, y + 30, f"{len(allowed):,} of {size:,} tokens", 11, "start", "var(--soft)", mono=True)
+        top = y + 36
+        drawing.rect(x, top, WIDE, TALL, radius=0)
         if len(allowed) <= DOTS:
             for token in allowed:
-                cx, cy = x + WIDE * (token % SIDE + 0.5) / SIDE, y + 22 + TALL * (token // SIDE + 0.5) / rows
+                cx, cy = x + WIDE * (token % SIDE + 0.5) / SIDE, top + TALL * (token // SIDE + 0.5) / rows
                 drawing.rect(cx - 2, cy - 2, 4, 4, BLUE, BLUE, radius=2)
         else:
             drawing.parts.append(
-                f'<image x="{x}" y="{y + 22}" width="{WIDE}" height="{TALL}" preserveAspectRatio="none" '
+                f'<image x="{x}" y="{top}" width="{WIDE}" height="{TALL}" preserveAspectRatio="none" '
                 f'style="image-rendering:pixelated" href="data:image/png;base64,{_bits(allowed, rows)}"/>'
             )
-        count = f"{len(allowed):,} of {size:,} tokens"
-        drawing.parts.append(
-            f'<text x="{x + WIDE}" y="{y + 14}" font-size="11" text-anchor="end" fill="var(--soft)" '
-            f'font-family="{MONO}">{count}</text>'
-        )
     told = [f"{name}: {len(allowed):,} of {size:,}" for name, allowed in masks.items()]
     return Figure(drawing, title, f"{title}. " + "; ".join(told))
 

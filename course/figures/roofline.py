@@ -85,9 +85,9 @@ def roofline(points: Mapping[str, tuple[float, float]], bandwidth: float, peak: 
     corner = peak / bandwidth
     drawing.path([at(low_x, bandwidth * low_x), at(corner, peak), at(high_x, peak)], "var(--ink)", 2)
     slope_x, slope_y = at(math.sqrt(low_x * corner), bandwidth * math.sqrt(low_x * corner))
-    drawing.text(slope_x - 6, slope_y - 14, f"memory: {bandwidth:.3g} GB/s", 12, "end")
+    drawing.text(slope_x - 6, slope_y - 14, f"memory: {bandwidth:.3g} GB/s", 12, "end", halo=True)
     flat_x, flat_y = at(high_x, peak)
-    drawing.text(flat_x, flat_y - 8, f"arithmetic: {peak:.3g}", 12, "end")
+    drawing.text(flat_x, flat_y - 8, f"arithmetic: {peak:.3g}", 12, "end", halo=True)
     for i, name in enumerate(names):
         colour = SERIES[i % len(SERIES)]
         x, y = at(*points[name])

@@ -14,6 +14,7 @@ SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2")
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 SANS = "system-ui,-apple-system,Segoe UI,sans-serif"
+LEAST = 0.8  # in a narrow window a figure becomes smaller, down to this part of its size, and then scrolls: words stay readable
 TITLE_CHARACTER = 8.6  # pixels of a letter of a title: bold, size 14
 
 # In a page of JupyterLab the variables follow its theme; in a file of its own the browser's preference decides.
@@ -62,9 +63,12 @@ class Drawing:
         fill: str = "var(--ink)",
         mono: bool = False,
         bold: bool = False,
+        halo: bool = False,
     ) -> None:
-        """Words; `anchor` is start, middle or end."""
+        """Words; `anchor` is start, middle or end.  A halo keeps lines that lie below from crossing the letters."""
         weight = ' font-weight="bold"' if bold else ""
+        if halo:
+            weight += ' stroke="var(--paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
         self.parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" fill="{fill}" '
             f'font-family="{MONO if mono else SANS}"{weight} xml:space="preserve">'
@@ -111,19 +115,19 @@ class Figure:
     def __init__(self, drawing: Drawing, title: str, alt: str) -> None:
         self.alt = alt
         body = "".join(drawing.parts)
-        width = max(drawing.width, 20 + TITLE_CHARACTER * columns(title))  # a title is never cut
+        width = round(max(drawing.width, 20 + TITLE_CHARACTER * columns(title)))  # a title is never cut
         name = f"fucina-{zlib.crc32((title + body).encode('utf-8')):08x}"  # the same picture, the same name
         self.svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" role="img" aria-label="{html.escape(alt)}" '
-            f'viewBox="0 0 {width:.0f} {drawing.height:.0f}" width="{width:.0f}" '
-            f'height="{drawing.height:.0f}" style="max-width:100%;height:auto">'
+            f'viewBox="0 0 {width} {drawing.height:.0f}" width="{width}" '
+            f'height="{drawing.height:.0f}" style="max-width:100%;min-width:{LEAST * width:.0f}px;height:auto">'
             f"<title>{html.escape(title)}</title><desc>{html.escape(alt)}</desc><style>{STYLE.format(id=name)}</style>"
             f'<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>{body}</svg>'
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {
-            "text/html": f'<div style="margin:8px 0">{self.svg}</div>',
+            "text/html": f'<div style="margin:8px 0;overflow-x:auto">{self.svg}</div>',
             "image/svg+xml": self.svg,
             "text/plain": self.alt,
         }

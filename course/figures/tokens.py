@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from course.figures.svg import BLUE, GREEN, ORANGE, RED, Drawing, Figure, columns, percent, printable
 
-GAP, CHARACTER, MAX_WIDTH = 6, 8.2, 900
+GAP, CHARACTER, MAX_WIDTH = 6, 8.2, 760
 
 
 def token_strip(

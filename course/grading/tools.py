@@ -84,12 +84,12 @@ class Tools:
         """Call the learner's code; `shown` is how the call reads in the counterexample (None: it does not show).
 
         Lists, dicts and arrays among the arguments must come back as they went in, unless `changes` allows it: for all
-        of them (True), or for those at some places.
+        of them (True), or for those at some places.  Arrays and lists that the call before returned stay as they are, too.
 
         Raises
         ------
         Failed
-            An argument was changed.
+            An argument was changed, or an earlier result.
         LearnerError
             The code raised.
         """
@@ -99,6 +99,7 @@ class Tools:
         free = range(len(args)) if changes is True else changes or ()
         kept = {i: a for i, a in enumerate(args) if i not in free and isinstance(a, (list, dict, np.ndarray))}
         before = copy.deepcopy(kept)
+        earlier = [(part, copy.copy(part)) for part in _parts(self.last) if all(part is not a for a in args)]
         with self._watch():
             try:
                 self.last = function(*args)
@@ -107,6 +108,12 @@ class Tools:
         for i, old in before.items():
             if not _same(old, args[i]):
                 raise Failed(f"changes its argument number {i + 1}: {_difference(old, args[i])}. {rule(UNCHANGED)}")
+        for part, old in earlier:
+            if not _same(old, part):
+                raise Failed(
+                    f"changes what the call before it returned: {_difference(old, part)}. "
+                    f"Each call returns {'an array' if isinstance(part, np.ndarray) else 'a list'} of its own"
+                )
         return self.last
 
     def raises(self, error: str, function: Callable[..., Any], *args: Any, shown: str | None = "") -> BaseException:
@@ -242,6 +249,11 @@ def rule_broken(error: BaseException, ours: bool) -> str:
     ):
         return f"A {type(error.obj).__name__} came back, expected an array. {rule(TYPES)}"
     return ""
+
+
+def _parts(value: Any) -> list[Any]:
+    """The arrays and lists of a result."""
+    return [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, (np.ndarray, list))]
 
 
 def _difference(old: Any, new: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "command")
+FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "requests", "command")
 """The sections between the pieces, files of `course/my_engine/frame/`."""
 
 PIECES: dict[str, tuple[str, ...]] = {
@@ -39,6 +39,7 @@ PIECES: dict[str, tuple[str, ...]] = {
     "ch09.best_draft": ("best_draft",),
     "ch09.ewma": ("LiveCost",),
     "ch09.gate": ("Gate",),
+    "ch12.pool": ("Pool",),
 }
 """Exercise -> the definitions that the engine takes from it.  What these need beside them comes along."""
 
@@ -68,6 +69,7 @@ AT_WORK: dict[str, tuple[str, ...]] = {
     "from a document": ("ch04.draw", "ch07.verify", *ALL_OF_IT, "ch08.walk"),
     "three streams": ("ch06.admit", "ch06.lockstep"),
     "isolated": ("ch06.admit", "ch06.isolate"),
+    "one by one": ("ch04.draw", "ch05.decode_loop", "ch12.pool"),
 }
 """Way of decoding -> the pieces that it runs through, beside those of the forward."""
 

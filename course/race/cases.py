@@ -29,6 +29,8 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
     how = ask["how"]
     if how in ("three streams", "isolated"):
         return _streams(engine, model, ask, how == "isolated")
+    if how == "one by one":
+        return _one_by_one(engine, model, ask)
     ids, n = list(ask["ids"]), ask["n"]
     ways = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade", "from a document": "gate"}
     way = ways.get(how, how)
@@ -94,3 +96,17 @@ def _streams(engine: ModuleType, model: Any, ask: dict[str, Any], isolated: bool
         raise ValueError(f"the stream whose reader failed has the error {streams[0].error!r}, not its reader's")
     tokens = [int(t) for s in streams for t in s.history[s.prompt :]]
     return {"tokens": tokens, "seconds": seconds, "steps": len(tokens), "drafted": 0, "accepted": 0}
+
+
+def _one_by_one(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str, Any]:
+    """Several prompts one after the other, and the first one again, with a pool of two slots."""
+    n, tokens, cached = ask["n"], [], []
+    server = engine.Server(model, 2, max(map(len, ask["prompts"])) + n)
+    began = perf_counter()
+    for ids in [*ask["prompts"], ask["prompts"][0]]:
+        said, there = server.answer(list(ids), n)
+        tokens += [int(token) for token in said]
+        cached.append(there)
+    seconds = perf_counter() - began
+    run = {"tokens": tokens, "seconds": seconds, "steps": len(tokens), "drafted": 0, "accepted": 0}
+    return {**run, "cached": cached}

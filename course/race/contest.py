@@ -217,6 +217,7 @@ class _Contest:
             "from a document": said[:n],
             "three streams": sum(each, []),
             "isolated": sum([each[0][:2], *each[1:]], []),
+            "one by one": sum([*each, each[0]], []),
         }
         for entry in PROOFS:
             want = expected[entry.how]
@@ -227,8 +228,8 @@ class _Contest:
 
             row = Row.of(entry, text, self._pieces(entry), self.assembly.yours)
             ask = {"ids": ids, "n": n, "stop": stop, "document": [*ids[-1:], *said[:n]], **sampling}
-            if "stream" in entry.how or entry.how == "isolated":
-                ask = {"prompts": list(self.ids.values()), "n": few} if entry.how != "streaming" else ask
+            if entry.how in ("three streams", "isolated", "one by one"):
+                ask = {"prompts": list(self.ids.values()), "n": few}
             with self._ending(row):
                 row.enter(self._yours(entry, row, ask, wrong))
                 row.equal = f"{len(want)} of {len(want)} equal the compiled engine's"

@@ -113,7 +113,7 @@ class Notes:
     ) -> tuple[Notes, Story, SamplerState | None]:
         self, story = cls(), _opened(notes[0])
         self._first, self._opening = raw[0], (story.opening, bool(notes[0]["told"]))
-        best = Story(story.opening, [], list(story.opening)), START, 0
+        best = Story(story.opening, [], list(story.opening)), START
         for note, packed in zip(notes[1:], raw[1:], strict=True):
             at = None if note["at"] is None else _place(note["at"])
             if "opening" in note:
@@ -122,9 +122,8 @@ class Notes:
                 story = _with_turn(story, note)
                 self._turns.append((story.turns[-1], at, packed))
             if at is not None and at.agrees(tokens):
-                best = story, at, len(self._turns)
-        story, place, count = best
-        del self._turns[count:]
+                best = story, at
+        story, place = best
         story = story._replace(tokens=tokens[: place.end], complete=place.complete)
         return self, story, None if place.draws is None else SamplerState(*place.draws)
 

@@ -20,8 +20,9 @@ class LogitProcessor(Protocol):
     A processor that remembers nothing may leave `reset` out (see `reset_processor`).  One that has *structure*, a grammar
     for example, may have more; each of these looks ahead and changes nothing:
 
-    - `allowed() -> ndarray | None`: the only ids that may be chosen next, ascending, where they are few.  The sampler
-      then looks at their logits alone, and `process` is not called.
+    - `mask() -> ndarray`, uint32 [words]: bit i % 32 of word i // 32 says whether token i may be chosen next; one that it
+      has no bit for may not.  And `permits(token) -> bool`: what the mask says of one token, for less.  The sampler asks
+      for these instead of `process`, where no other processor comes after this one.
     - `forced_tokens(limit) -> list of int` and `valid_prefix(tokens) -> int`: see `has_structure`.
     - `prepare()`: what can be done before the logits are there; the scheduler calls it beside a pass.
     """
@@ -53,6 +54,11 @@ def has_structure(processor: LogitProcessor | None) -> bool:
     some tokens it would allow.
     """
     return all(callable(getattr(processor, name, None)) for name in ("forced_tokens", "valid_prefix"))
+
+
+def has_mask(processor: LogitProcessor) -> bool:
+    """Whether a processor says which tokens may be chosen: it has `mask()` and `permits(token)`, see `LogitProcessor`."""
+    return all(callable(getattr(processor, name, None)) for name in ("mask", "permits"))
 
 
 def structure_of(processor: LogitProcessor | None) -> Any:

@@ -30,6 +30,17 @@ def penalise(logits: np.ndarray, history: Sequence[int], options: SamplerOptions
         logits[tokens] = seen
 
 
+def sieve(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return a copy of a row, float32 [n], with -inf at every token that a mask (uint32 [words]) does not allow.
+
+    Bit i % 32 of word i // 32 is token i's; what the mask has no bit for is not allowed.
+    """
+    bits = (mask[:, None] >> np.arange(32, dtype=np.uint32) & 1).astype(bool).ravel()[: len(logits)]
+    row = np.full_like(logits, -np.inf)
+    row[: len(bits)][bits] = logits[: len(bits)][bits]
+    return row
+
+
 def candidates(logits: np.ndarray, options: SamplerOptions) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens that may be drawn, best first (equal logits by lowest id), and their weights.
 

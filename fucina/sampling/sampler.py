@@ -3,15 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .. import checks
-from ..errors import AllTokensMasked, InvalidLogits, InvalidSamplerOption, NonFiniteLogits
+from ..errors import AllTokensMasked, InvalidLogits, InvalidOption, InvalidSamplerOption, NonFiniteLogits
 from ..kernels.softmax_weights import MAX_VOCAB
 from .options import SamplerOptions
-from .processor import LogitProcessor, check_processor, members, reset_processor
+from .processor import LogitProcessor, check_processor, has_mask, members, reset_processor
 from .rng import MASK, CounterRng
+
+FEW = 8  # where at most one token in so many is allowed, these are looked at alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,14 @@ class Sampler:
     belongs to one stream and one thread.
     """
 
-    __slots__ = ("_row", "_scratch", "options", "processor", "rng")
+    __slots__ = ("_grammar", "_ids", "_others", "_processor", "_row", "_scratch", "options", "rng")
 
     def __init__(self, options: SamplerOptions | None = None, processor: LogitProcessor | None = None):
         self.options = SamplerOptions() if options is None else options
-        self.processor = check_processor(processor)
+        self.processor = processor
         self.rng = CounterRng(self.options.seed)
         self._row = np.empty(0, np.float32)
+        self._ids: np.ndarray | None = None
         self._scratch: tuple[np.ndarray, ...] = ()
 
     def next(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
@@ -92,39 +96,38 @@ class Sampler:
         """Choose as `next` does, but change nothing yet: returns the token, and the `position` to commit it with."""
         options = self.options
         row = self._as_row(logits)
-        only = self._only_ids(len(row))
-        if only is not None:
-            return self._choose_among(row, only, history)
-        if self.processor is not None or options.penalises:
+        others, grammar = self._others, self._grammar
+        if others or options.penalises:
             self._row[:] = row
             row = self._row
-            if self.processor is not None:
-                self.processor.process(row, history)
+            for processor in others:
+                processor.process(row, history)
             if options.penalises:
                 self._penalise(row, np.array(history[-options.repeat_last_n :], dtype=np.int64))
-        return self._pick(row)
+        return self._pick(row) if grammar is None else self._pick_allowed(row, grammar)
 
-    def _only_ids(self, vocab: int) -> np.ndarray | None:
-        """The ids that the processor leaves, ascending, where it says that they are few."""
-        allowed = getattr(self.processor, "allowed", None)
-        only = allowed() if allowed is not None else None
-        return None if only is None else only[: np.searchsorted(only, vocab)]
+    def _pick_allowed(self, row: np.ndarray, grammar: Any) -> tuple[int, int]:
+        """Choose among the tokens that a processor with a mask allows: what the row with -inf at all others would give.
 
-    def _choose_among(self, row: np.ndarray, only: np.ndarray, history: Sequence[int]) -> tuple[int, int]:
-        """Choose among a few ids: what the whole row with -inf everywhere else would give.
-
-        In the order that decides (logit downwards, equal ones by lowest id) they stand before all others, and what
-        is -inf has no weight.
+        A penalty leaves -inf as it is, so the mask may come after the penalties.  The best of all tokens is the best of
+        those allowed, if it is allowed itself: greedy decoding seldom needs a mask.  Few tokens are looked at alone: in
+        the order that decides (logit downwards, equal ones by lowest id) they stand before all that are -inf.
         """
-        o = self.options
-        if not len(only):
-            raise AllTokensMasked(f"the processor allows none of {len(row)} tokens")
-        few = row[only]
-        if o.penalises:
-            window = np.array(history[-o.repeat_last_n :], dtype=np.int64)
-            at = np.minimum(np.searchsorted(only, window), len(only) - 1)
-            self._penalise(few, at[only[at] == window])
-        return self._pick(few, only)
+        if self.options.greedy:
+            best = int(row.argmax())
+            if math.isfinite(row[best]) and grammar.permits(best):
+                return best, self.rng.position
+        from ..kernels.sieve import siever
+
+        vocab = len(row)
+        if self._ids is None or len(self._ids) != vocab // FEW:
+            self._ids = np.empty(vocab // FEW, np.int64)
+        allowed = siever()(row, _checked(grammar.mask()), len(self._ids), self._ids, self._row)
+        if not allowed:
+            raise AllTokensMasked(f"the processor allows none of {vocab} tokens")
+        if allowed > len(self._ids):
+            return self._pick(self._row)
+        return self._pick(self._row[:allowed], self._ids)
 
     def _pick(self, row: np.ndarray, ids: np.ndarray | None = None) -> tuple[int, int]:
         """Choose from logits that are final; `ids` are their tokens, by default 0, 1, 2, ..."""
@@ -145,8 +148,8 @@ class Sampler:
 
         If the processor raises, nothing was drawn.
         """
-        if self.processor is not None:
-            self.processor.commit(token)
+        if self._processor is not None:
+            self._processor.commit(token)
         self.rng.position = position
 
     def reset(self) -> None:
@@ -155,9 +158,21 @@ class Sampler:
         reset_processor(self.processor)
 
     @property
+    def processor(self) -> LogitProcessor | None:
+        """The logit processor, or a composition of several."""
+        return self._processor
+
+    @processor.setter
+    def processor(self, processor: LogitProcessor | None) -> None:
+        every = members(check_processor(processor))
+        self._grammar: Any = every[-1] if every and has_mask(every[-1]) else None
+        self._others = every if self._grammar is None else every[:-1]
+        self._processor = processor
+
+    @property
     def processors(self) -> tuple[LogitProcessor, ...]:
         """The logit processors, those of a composition one by one."""
-        return members(self.processor)
+        return members(self._processor)
 
     def state(self) -> SamplerState:
         """Return the place in the stream of draws, for `restore`.  A processor's state is its own."""
@@ -208,3 +223,10 @@ class Sampler:
         return drawer()(
             row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *(part[:n] for part in self._scratch)
         )
+
+
+def _checked(mask: Any) -> np.ndarray:
+    """Return a processor's mask as the kernel wants it."""
+    if not isinstance(mask, np.ndarray) or mask.ndim != 1 or mask.dtype != np.uint32:
+        raise InvalidOption(f"mask() of a processor must return an array uint32 [words], got {checks.shown(mask)}")
+    return np.ascontiguousarray(mask)

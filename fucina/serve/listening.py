@@ -10,11 +10,51 @@ import threading
 from collections.abc import Callable, Iterator
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import InvalidOption
 from .app import App
 
+HEAD_SECONDS = 60.0  # in which the head of a request must come
 MARGIN = 5  # seconds after the grace time in which the last answers are sent
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if no whole head of a request comes in time."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._idle:
+            self._stop_waiting()
+        elif self._waiting is None:  # the beginning of a further request
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _too_slow(self) -> None:
+        self._waiting = None
+        if self._idle:
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -37,7 +77,7 @@ class Server(uvicorn.Server):
             host,
             port,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_config=None,

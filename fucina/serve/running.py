@@ -43,11 +43,9 @@ class Running:
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._row: np.ndarray | None = None
-        room = model.context - len(request.ids) + 1  # the last token needs no row
-        most = min(request.max_tokens, room)
         self._model = model
         self._slot: Slot | None = pool.acquire(
-            request.ids, tenant=request.tenant, capacity=min(model.context, len(request.ids) + most)
+            request.ids, tenant=request.tenant, capacity=min(model.context, len(request.ids) + request.max_tokens)
         )
         try:
             self.stream = Stream(
@@ -56,7 +54,7 @@ class Running:
                 sampler,
                 drafter,
                 stop_tokens=request.ends,
-                max_tokens=most,
+                max_tokens=request.max_tokens,
                 on_token=self._take,
                 on_row=None if request.top_logprobs is None else self._note_row,
             )

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Is told what the engine's thread does, on that thread.  This one ignores it; a server counts."""
+    """Is told what the engine's thread does, on that thread.  This one ignores it; a server counts.
+
+    What it raises is dropped: counts must not end a reply.
+    """
 
     def passed(self, stats: PassStats) -> None:
         """A pass was run."""
@@ -187,7 +190,8 @@ class Worker:
             self._end_all(error)
             return
         if stats is not None:
-            self._observer.passed(stats)
+            with suppress(Exception):
+                self._observer.passed(stats)
         for running in list(self._running):
             if running.stream.finish is None:
                 running.flush()
@@ -205,7 +209,8 @@ class Worker:
                 self._followers.remove((leader, group))
                 self._ready += group
                 if leader in self._running:
-                    leader.share_prompt()
+                    with suppress(Exception):  # without them the others compute the rows again
+                        leader.share_prompt()
         while self._ready and len(self._running) < self.streams:
             self._start(self._ready.pop(0))
         while self.busy < self.streams:
@@ -251,12 +256,14 @@ class Worker:
         with suppress(ValueError):
             self._scheduler.remove(running.stream)
         end = running.settle(error)
-        self._observer.ended(running.job, end, running)
+        with suppress(Exception):
+            self._observer.ended(running.job, end, running)
 
     def _fail(self, job: Job, error: Exception) -> None:
         end = Failed(error)
         job.put(end)
-        self._observer.ended(job, end, None)
+        with suppress(Exception):
+            self._observer.ended(job, end, None)
 
     def _end_waiting(self) -> None:
         """End all that stand in the line."""

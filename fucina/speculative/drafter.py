@@ -206,7 +206,7 @@ class SourceDrafter(Drafter):
         # where `on_token` ended the turn, its caller may drop the newest token (it completes a stop text): a source
         # that cannot forget is given it when the next turn shows that it stayed
         self._catch_up(stream, stream.tokens[:-1] if stream.finish == "ended" else stream.tokens)
-        if draft and wants_top_k(self.source):
+        if draft and not self._certain and wants_top_k(self.source):  # where text is forced, wishes foretell nothing
             best = top_ids(verified.rows[: verified.sampled], self.options.topk_feedback)
             fed = [stream.tokens[len(stream.tokens) - committed - 1], *draft]
             self.source.observe_top_k([TopKRow(*pair) for pair in zip(fed, best, strict=False)])  # type: ignore[attr-defined]

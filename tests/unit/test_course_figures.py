@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -10,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from course import figures
-from course.figures.svg import Figure, percent, printable
+from course.build import notebook_paths
+from course.figures.svg import LEAST, Figure, percent, printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -169,3 +171,58 @@ def test_a_picture_is_as_wide_as_its_title():
     assert 'width="160"' in short.svg
     width = int(re.search(r'viewBox="0 0 (\d+) ', long.svg).group(1))
     assert 700 < width < 900
+
+
+def stored_figures() -> list[tuple[str, str]]:
+    """Every figure that a notebook stores: where it stands, and the picture."""
+    found = []
+    for path in notebook_paths():
+        for i, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+            for output in cell.get("outputs", []):
+                picture = "".join(output.get("data", {}).get("image/svg+xml", ""))
+                if picture:
+                    found.append((f"{path.name}, cell {i}", picture))
+    return found
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours (#rrggbb) stand out from each other: from 1 to 21 (WCAG 2)."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_stored_figures_can_be_read_in_both_themes_and_in_a_narrow_window() -> None:
+    """Words take the theme's colours, or one that is seen on white and on black; nothing is drawn in black or white."""
+    assert (shown := stored_figures())
+    for where, picture in shown:
+        tree = ElementTree.fromstring(picture)
+        for text in tree.iter(f"{SVG}text"):
+            fill = text.get("fill")
+            assert fill.startswith("var(--") or min(contrast(fill, "#ffffff"), contrast(fill, "#212121")) >= 3, where
+            assert float(text.get("font-size")) >= 10, where
+        for element in [*tree.iter(f"{SVG}line"), *tree.iter(f"{SVG}path"), *tree.iter(f"{SVG}rect")]:
+            for colour in (element.get("stroke"), element.get("fill")):
+                assert colour not in ("#000", "#fff", "#000000", "#ffffff", "black", "white"), where
+        width = float(tree.get("width"))
+        assert f"min-width:{LEAST * width:.0f}px" in tree.get("style"), where
+
+
+def test_words_on_lines_have_a_halo() -> None:
+    drawn = figures.roofline({"slow": (0.5, 1.0)}, bandwidth=10, peak=50).svg
+    for words in ("memory: ", "arithmetic: "):
+        (label,) = re.findall(rf"<text [^>]*>{words}", drawn)
+        assert 'paint-order="stroke"' in label and 'stroke="var(--paper)"' in label
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1.5216, "1.522"), (1265, "1265"), (11520, "11,500"), (1e4, "10,000"), (2e-7, "2e-07"), (3e12, "3e+12")],
+)
+def test_numbers_beside_an_axis_are_those_that_one_reads(value: float, words: str) -> None:
+    assert figures.bars({"a": value}).alt.endswith(f"a {words}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +98,7 @@ def test_a_text_is_shown_beside_the_truth_and_not_judged(capsys) -> None:
 @pytest.mark.parametrize(
     ("answer", "question", "words"),
     [
-        (..., {"number": "tokens"}, "write a number, in tokens, in place of the three dots"),
+        (..., {"number": "tokens"}, "write a number (tokens) in place of the three dots"),
         (..., {"choices": LOOP}, "2. other tokens"),
         (..., {"text": True}, "write a sentence"),
         ("700", {"number": "tokens"}, "A number (tokens) is expected, without quotes, got '700'"),
@@ -144,6 +146,21 @@ def test_shares_differ_by_percentage_points(guess, line, capsys) -> None:
     predict("05.share", guess, number="%")
     told(capsys)
     truth("05.share", 74.1)
+    assert told(capsys) == line
+
+
+@pytest.mark.parametrize(
+    ("guess", "line"),
+    [
+        (3, "You said 3 times as long, it is 4.2 times as long: 1.4 times as much."),
+        (5, "You said 5 times as long, it is 4.2 times as long: you said 1.2 times as much."),
+        (4, "You said 4 times as long, it is 4.2 times as long: close, 0.2 more."),
+    ],
+)
+def test_factors_are_compared_by_factors(guess, line, capsys) -> None:
+    predict("05.longer", guess, number="times as long")
+    told(capsys)
+    truth("05.longer", 4.2)
     assert told(capsys) == line
 
 
@@ -316,8 +333,18 @@ PREDICT = code('predict("05.read", ..., number="tokens")')
 TRUTH = code('read = 5450\ntruth("05.read", read)', "It is 5450 tokens.\n(The cell above waits.)")
 
 
-def test_a_prediction_with_its_answer_folded_is_in_order() -> None:
-    assert faults([QUESTION, PREDICT, md("Now look."), code("x = 1", "8"), TRUTH, md("5450, as you see.")], "05") == []
+EXPLAINED = md("<details><summary>What it shows</summary>\n\n5450, as you see.\n\n</details>\n\nNow something else.")
+DRAWN = {**code("draw(read)", "5450"), "metadata": {"tags": ["folded"]}}
+DRAWN["outputs"].insert(0, {"output_type": "stream", "name": "stdout", "text": ["The answer, drawn:\n"]})
+
+
+@pytest.mark.parametrize("after", [EXPLAINED, md("## 2. Something else"), md("**Predict.** And now?")])
+def test_a_prediction_with_its_answer_folded_is_in_order(after) -> None:
+    drawn = json.loads(json.dumps(DRAWN))
+    fold(drawn)
+    cells = [QUESTION, PREDICT, md("Now look."), code("x = 1", "8"), TRUTH, drawn, after]
+    assert faults(cells[: 7 if "Predict" not in after["source"] else 6], "05") == []
+    assert not any("after the answer" in fault for fault in faults(cells, "05"))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +364,23 @@ def test_a_prediction_with_its_answer_folded_is_in_order() -> None:
         ([QUESTION, code('predict("06.read", ..., number="")'), code('truth("06.read", 2)')], "not named after"),
         ([TRUTH], "which no cell above asks for"),
         ([QUESTION, PREDICT, code('truth("05.read", 2)', "It is 2.", announced=False)], "does not begin with"),
+        ([QUESTION, PREDICT, TRUTH, md("5450, as you see.")], "the text after the answer of cell 2 is not folded"),
+        ([QUESTION, PREDICT, TRUTH, code("draw(read)", "5450"), EXPLAINED], "cell 3: outputs right after the answer"),
+        ([QUESTION, PREDICT, TRUTH, md(EXPLAINED["source"].replace("\n\n</", "\n</"))], "a fold does not end"),
+        (
+            [QUESTION, PREDICT, TRUTH, {**DRAWN, "outputs": DRAWN["outputs"][1:]}, EXPLAINED],
+            "the first line of a folded",
+        ),
+        ([QUESTION, PREDICT, code('truth("05.read", "all " "of them")')], "answer of '05.read' is written out"),
     ],
 )
 def test_each_fault_of_a_prediction_is_found(cells, words) -> None:
     assert any(words in fault for fault in faults(cells, "05"))
+
+
+@pytest.mark.parametrize("furthest", [2, 3, 11, 42, 99, 1e6])
+def test_names_beside_the_guesses_do_not_touch(furthest: float) -> None:
+    drawn = guesses_figure([Said("05.read", "number", furthest, 1), Said("05.rows", "number", 1, 1)]).svg
+    heights = [float(y) for y in re.findall(r'y="([\d.]+)" font-size="11" text-anchor="end"', drawn)]
+    assert len(heights) >= 3
+    assert min(b - a for a, b in itertools.pairwise(sorted(heights))) >= 14

@@ -40,3 +40,33 @@ def test_long_lists_show_where_they_differ() -> None:
 def test_a_number_of_numpy_counts_as_a_number(number: np.generic) -> None:
     Tools("a check").equal(number, 3)
     Tools("a check").equal([(number, 0)], [(3, 0)])
+
+
+def test_a_call_that_writes_into_an_earlier_result_is_told_of_it() -> None:
+    lent, text = np.zeros(2), [1, 2]
+
+    def in_one_array(value: float) -> np.ndarray:
+        lent[:] = value
+        return lent
+
+    def grown(token: int) -> list[int]:
+        text.append(token)
+        return text
+
+    for function, last in ((in_one_array, "an array of its own"), (grown, "a list of its own")):
+        tools = Tools("a check")
+        tools.call(function, 3)
+        with pytest.raises(
+            Failed, match=rf"changes what the call before it returned: it was .* Each call returns {last}"
+        ):
+            tools.call(function, 4)
+
+
+def test_a_result_may_change_where_it_is_handed_in_or_by_others() -> None:
+    tools = Tools("a check")
+    got = tools.call(lambda: [1, 2])
+    got.append(3)
+    tools.call(lambda: (np.zeros(2), [4]))
+    row, tokens = tools.last
+    tools.call(lambda tokens: tokens.append(5), tokens, changes=True)
+    assert tokens == [4, 5] and not row.any()

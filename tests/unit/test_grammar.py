@@ -24,6 +24,7 @@ from fucina.errors import (
 from fucina.sampling import Sampler, SamplerOptions
 from fucina.sampling.grammar import IgnoredKeyword, llg
 from tests.chat_model import write_chat_model
+from tests.grammars import allowed_ids
 from tests.models import TINY, need_smollm2
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
@@ -284,12 +285,12 @@ def test_text_that_spells_a_marker_never_becomes_the_marker(tmp_path):
     try:
         constraint = Grammar.regex("<\\|im_(start|end)\\|>").constraint(m)
         for character in "<|im_end|>":
-            allowed = constraint.allowed().tolist()
+            allowed = allowed_ids(constraint)
             assert not {256, 257} & set(allowed)
             (token,) = m.tokenizer.encode(character, special=False)
             assert token in allowed
             constraint.commit(token)
-        assert constraint.allowed().tolist() == sorted(m.tokenizer.eog_ids)
+        assert allowed_ids(constraint) == sorted(m.tokenizer.eog_ids)
     finally:
         m.close()
 
@@ -318,7 +319,7 @@ def test_all_end_tokens_are_allowed_at_the_end_and_only_there():
         only = Grammar.regex("a").constraint(m, ends={0})
         (a,) = m.tokenizer.encode("a", special=False)
         only.commit(a)
-        assert only.allowed().tolist() == [0]
+        assert allowed_ids(only) == [0]
     finally:
         m.close()
 
@@ -339,7 +340,7 @@ def test_a_row_longer_or_shorter_than_the_vocabulary(model):
     tight = Grammar.regex("[ab]").constraint(model)
     row = np.zeros(model.n_tokens + 70, np.float32)
     row[model.n_tokens :] = 5.0
-    assert Sampler(SamplerOptions(), tight).next(row) in tight.clone().allowed()
+    assert Sampler(SamplerOptions(), tight).next(row) in allowed_ids(tight.clone())
 
 
 def test_a_dead_end_and_a_wrong_token_fail_by_name(model):
@@ -348,16 +349,30 @@ def test_a_dead_end_and_a_wrong_token_fail_by_name(model):
     dead.commit(a)
     for _ in range(2):
         with pytest.raises(MatcherFailed, match="cannot go on"):
-            dead.allowed()
+            dead.mask()
     assert not dead.complete and not dead.accepting and dead.forced_tokens() == [] and dead.valid_prefix([a]) == 0
     wrong = Grammar.regex("ab").constraint(model)
     with pytest.raises(MatcherFailed, match="does not allow token"):
         wrong.commit(b)
     with pytest.raises(MatcherFailed):
-        wrong.allowed()
+        wrong.mask()
     wrong.reset()
-    assert wrong.allowed().tolist() == [a] and wrong.valid_prefix([a, b, a]) == 2
+    assert allowed_ids(wrong) == [a] and wrong.valid_prefix([a, b, a]) == 2
     assert wrong.valid_prefix([a, -1]) == 1 and wrong.valid_prefix([1 << 40]) == 0 and wrong.valid_prefix([]) == 0
+
+
+def test_after_the_end_nothing_is_permitted(model):
+    constraint = Grammar.regex("a*").constraint(model)
+    a, end = model.tokenizer.encode("a", special=False)[0], min(model.tokenizer.eog_ids)
+    assert constraint.permits(a) and constraint.permits(end) and constraint.ahead([a]) is not None
+    constraint.commit(end)
+    assert not constraint.permits(a) and not constraint.permits(end) and constraint.ahead([a]) is None
+    with pytest.raises(MatcherFailed, match="was ended"):
+        constraint.mask()
+    whole = Grammar.regex("a").constraint(model)
+    assert not whole.permits(end)
+    whole.commit(a)
+    assert whole.permits(end) and not whole.permits(a)
 
 
 # --- compiled once ------------------------------------------------------------------------------------------------------
@@ -370,14 +385,14 @@ def test_a_grammar_is_compiled_once_per_vocabulary(model, monkeypatch):
     text = "compiled once [0-9]{3}"
     constraints = [Grammar.regex(text).constraint(model) for _ in range(5)]
     assert [size for size, _ in compiled] == [llg.byte_vocabulary().size, model.n_tokens]
-    constraints[0].commit(constraints[0].allowed()[0])
-    assert constraints[1].allowed().tolist() == constraints[2].allowed().tolist()  # their places are their own
+    constraints[0].commit(allowed_ids(constraints[0])[0])
+    assert allowed_ids(constraints[1]) == allowed_ids(constraints[2])  # their places are their own
     known = llg.vocabulary(model.tokenizer, model.tokenizer.eog_ids)
     for i in range(llg.KEPT + 3):
         Grammar.regex(f"other {i}").constraint(model)
     assert len(known._compiled) == llg.KEPT and Grammar.regex(text).program not in known._compiled
     before = len(compiled)
-    assert constraints[1].clone().allowed().tolist() == constraints[2].allowed().tolist()
+    assert allowed_ids(constraints[1].clone()) == allowed_ids(constraints[2])
     assert len(compiled) == before + 1
 
 
@@ -394,8 +409,8 @@ def test_threads_share_grammars(model):
                 pattern = patterns[(n + i) % 4]
                 constraint = Grammar.regex(pattern).constraint(model)
                 seen = []
-                while constraint.allowed() is not None and not constraint.accepting:
-                    seen.append(constraint.allowed().tolist())
+                while not constraint.accepting:
+                    seen.append(allowed_ids(constraint))
                     constraint.commit(seen[-1][0])
                 results.setdefault(pattern, set()).add(json.dumps(seen))
         except Exception as error:

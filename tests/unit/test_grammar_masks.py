@@ -8,7 +8,7 @@ import pytest
 import fucina
 from fucina import Grammar
 from fucina.sampling import SamplerOptions
-from tests.grammars import Run, case, mask_of, together
+from tests.grammars import Run, allowed_ids, case, mask_of, together
 from tests.models import TINY, need_gemma3, need_smollm2
 
 
@@ -38,8 +38,11 @@ def compare(constraint, mask, ends):
         assert valid[token] == (constraint.valid_prefix([token]) == 1)
     valid[list(ends)] = whole
     assert np.flatnonzero(mask != valid).tolist() == []
-    again = constraint.allowed()
-    assert again is None or again.tolist() == np.flatnonzero(mask).tolist()
+    assert allowed_ids(constraint) == np.flatnonzero(mask).tolist()
+    for constraint._ready in (False, True):  # asked of the grammar, then of the mask
+        for token in (*ends, *range(0, len(mask), 997), *np.flatnonzero(mask)[:50].tolist()):
+            assert constraint.permits(token) == mask[token]
+        assert not constraint.permits(len(mask)) and not constraint.permits(len(mask) + 40)
 
 
 def states(model, seeds, at, sampling, prompt="Example:\n"):
@@ -114,7 +117,7 @@ def test_looking_ahead_changes_no_mask(seed):
         for _ in range(60):
             for _ in range(r.randrange(4)):
                 r.choice([
-                    asked.forced_tokens, asked.tail_token, asked.allowed, lambda: asked.accepting, lambda: asked.complete,
+                    asked.forced_tokens, asked.tail_token, asked.mask, lambda: asked.permits(r.randrange(vocab)), lambda: asked.accepting, lambda: asked.complete,
                     lambda: asked.valid_prefix([r.randrange(vocab) for _ in range(3)]), lambda: mask_of(asked, vocab),
                     lambda: asked.valid_prefix(asked.forced_tokens()),
                 ])()  # fmt: skip
@@ -145,7 +148,7 @@ def test_forced_tokens_are_one_spelling_of_what_must_follow():
         assert model.tokenizer.decode([constraint.tail_token()]) == " "
         assert constraint.forced_tokens(2) == forced[:2]
         for token in forced:
-            assert token in constraint.allowed().tolist()
+            assert token in allowed_ids(constraint)
             constraint.commit(token)
         assert constraint.forced_tokens() == []
         other = grammar.constraint(model)

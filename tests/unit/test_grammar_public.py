@@ -12,7 +12,7 @@ from fucina import Grammar
 from fucina.errors import InvalidGrammar
 from fucina.sampling.grammar import IgnoredKeyword
 from tests.grammars import SAMPLINGS, Run, together
-from tests.models import TINY
+from tests.models import TINY, need_smollm2
 from tests.schemastore import public_schemas
 
 pytestmark = pytest.mark.slow
@@ -38,15 +38,17 @@ def test_enough_of_them_compile(compiled):
     assert len(compiled) >= 100
 
 
-def test_replies_are_valid_whatever_runs_beside_them(compiled):
-    model = fucina.load(TINY / "llama.gguf", threads=1)
+@pytest.mark.parametrize(("name", "first", "tokens"), [("tiny", 1000, 150), ("smollm2", 120, 60)])
+def test_replies_are_valid_whatever_runs_beside_them(compiled, name, first, tokens):
+    model = fucina.load(TINY / "llama.gguf", threads=1) if name == "tiny" else fucina.load(need_smollm2())
+    compiled = compiled[:first]
     whole = accepted = 0
     try:
         for start in range(0, len(compiled), 8):
             some = list(enumerate(compiled[start : start + 8], start))
             outcomes = []
             for speculative, per_pass in ((False, 1), (True, 1), (False, 8), (True, 8)):
-                runs = [Run(model, g, "x", SAMPLINGS[i % 3], i, speculative, 150) for i, (_, _, g) in some]
+                runs = [Run(model, g, "x", SAMPLINGS[i % 3], i, speculative, tokens) for i, (_, _, g) in some]
                 together(model, runs, per_pass)
                 outcomes.append([run.outcome() for run in runs])
                 accepted += sum(run.stream.drafter.stats.accepted for run in runs) if speculative else 0
@@ -61,4 +63,4 @@ def test_replies_are_valid_whatever_runs_beside_them(compiled):
     finally:
         model.close()
     print(f"{whole} of {len(compiled)} replies ended, all of them valid; {accepted} drafted tokens accepted")
-    assert whole >= 60 and accepted > 1000
+    assert whole >= 60 and accepted > 500

@@ -10,6 +10,7 @@ from fucina.errors import (
     GrammarTooLarge,
     InvalidGrammar,
     InvalidOption,
+    MatcherFailed,
     SharedStream,
     TokenOutOfRange,
     UnsatisfiableGrammar,
@@ -115,6 +116,20 @@ LAST = 2**53
         ("multipleOf", {"type": "integer", "multipleOf": LAST + 1}),
         ("const", {"const": LAST + 1}),
         ("enum", {"enum": ["a", {"b": [LAST + 3]}]}),
+        ("const", {"const": -(2**63)}),  # would end the process
+        ("const", {"const": -(2**63), "type": "integer"}),
+        ("enum", {"enum": [1e20, "a"], "type": "integer"}),
+        ("const", {"const": [{"a": -1e20}]}),
+        ("const", {"const": 0.19861572706253594}),
+        ("maximum", {"type": "number", "maximum": 1.0100000000000001e-08}),
+        ("multipleOf", {"type": "number", "multipleOf": 1e-23}),
+        ("exclusiveMinimum", {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}),
+        (
+            "exclusiveMinimum",
+            {"allOf": [{"exclusiveMinimum": 3}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"maximum": 3.5}}},
+        ),
+        ("exclusiveMaximum", {"anyOf": [{"exclusiveMaximum": -61}], "minimum": -61.5}),
+        ("exclusiveMinimum", {"minimum": 0, "exclusiveMinimum": True, "exclusiveMaximum": 0.1}),
     ],
     ids=str,
 )
@@ -139,6 +154,14 @@ def test_numbers_that_are_held_are_exact(kind, low):
 def test_open_bounds_are_exact(kind):
     grammar = J({"type": kind, "exclusiveMinimum": LAST - 3, "exclusiveMaximum": LAST})
     assert [grammar.matches(str(LAST - n)) for n in (0, 1, 2, 3)] == [False, True, True, False]
+
+
+def test_open_ends_that_can_be_kept():
+    grammar = J({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
+    assert grammar.matches("0.5") and not any(map(grammar.matches, ("0", "0.0", "-0", "1", "1.0")))
+    for least in (0.25, -1):
+        grammar = J({"type": "number", "exclusiveMinimum": least, "maximum": 0.5})
+        assert grammar.matches("0.5") and not grammar.matches(str(least)) and not grammar.matches(f"{least}0")
 
 
 # --- formats, patterns, options -----------------------------------------------------------------------------------------
@@ -182,6 +205,76 @@ def test_options_inside_other_grammars():
     grammar = Grammar.lark("start: %json " + json.dumps(schema))
     assert grammar.matches("[1,1]") and not grammar.matches("[1, 1]")
     assert Grammar.lark('start: "%json {" /[0-9]/').matches("%json {1")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("<|im_end|>", r"the token <\|im_end\|>"), ("<[5]>", "the token"), ("<[0-16]>", "the token"), ("<[*]>", "the token"),
+        ("a[max_tokens=3]", "max_tokens"), ("a[lazy, temperature = 0.5]", "temperature"), ('a[stop=""]', "stop"),
+        ('a[suffix = ""]', "suffix"),
+    ],
+)  # fmt: skip
+def test_what_is_not_about_text(part, name):
+    rule = f'start: "x" {part} "y"' if part.startswith("<") else f'start: "x" a "y"\n{part}: /[a-z]+/'
+    for make in (lambda: Grammar.lark(rule), lambda: Grammar.llguidance({"grammars": [{"lark_grammar": rule}]})):
+        with pytest.raises(UnsupportedKeyword, match=name):
+            make()
+
+
+def test_what_only_looks_like_it():
+    for rule, text in (
+        ('start: "<[5]>" # <[5]>', "<[5]>"),
+        ("start: /<[5]>/ // <|im_end|>", "<5>"),
+        ('start: "a\\"<[5]>" "max_tokens=3"', 'a"<[5]>max_tokens=3'),
+        ('start: %json {"const": "<[5]> max_tokens=1 // "} "."', '"<[5]> max_tokens=1 // ".'),
+        ('start: a "."\na[suffix=";"]: /[a-z]+/', "ab;."),
+        ('start: (%json {"const": 1}) "#" %json {"const": 2}', "1#2"),
+    ):
+        assert Grammar.lark(rule).matches(text), rule
+    with pytest.raises(UnsupportedKeyword, match="uniqueItems"):  # after a string with JSON in it
+        Grammar.lark('start: "%json {" %json {"const": 1} "}" %json {"type": "array", "uniqueItems": true}')
+
+
+def test_compositions():
+    a = {"lark_grammar": 'start: "a" @main', "name": "first"}
+    assert Grammar.llguidance({"grammars": [a, {"lark_grammar": 'start: "b"', "name": "main"}]}).matches("ab")
+    unnamed = {"lark_grammar": 'start: "a" @main'}
+    assert Grammar.llguidance({"grammars": [unnamed, {"lark_grammar": 'start: "b"', "name": "main"}]}).matches("ab")
+    for wrong in ({"grammars": [a], "max_tokens": 3}, {"grammars": [{**a, "temperature": 1}]}):
+        with pytest.raises(UnsupportedKeyword, match=r"max_tokens|temperature"):
+            Grammar.llguidance(wrong)
+    assert Grammar.llguidance({"grammars": [{"json_schema": {"const": {5: 1}}}]}).matches('{"5": 1}')
+    for wrong in (float("nan"), {1}, object()):
+        with pytest.raises(InvalidGrammar):
+            Grammar.llguidance({"grammars": [{"json_schema": {"const": wrong}}]})
+
+
+# --- names that are spelled in another way --------------------------------------------------------------------------------
+
+NAMED = {"type": "object", "properties": {"a": {"type": "integer"}, "b\x01\n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "name", ["\\u0061", "b\\u0001\\n", "b\\u0001\\u000a", "\\u0062\\u0001\\n"]
+)  # each is a declared name to whoever reads the reply
+def test_a_declared_name_cannot_be_spelled_with_codes(name):
+    patterned = {"type": "object", "patternProperties": {"^(a|b[^c]*)$": {"type": "integer"}}}
+    for schema in (NAMED, patterned, {**NAMED, "additionalProperties": {"type": "string"}}):
+        for make in embeddings(schema)[:3]:
+            assert not make().matches(f'{{"{name}": "x"}}')
+    parts = {"grammars": [{"lark_grammar": "start: @v"}, {"name": "v", "json_schema": NAMED}]}
+    assert not Grammar.llguidance(parts).matches(f'{{"{name}": "x"}}')
+
+
+def test_constants_with_control_characters():
+    assert J(NAMED).matches('{"a": 1, "b\\u0001\\n": 2, "c\\n": "d\\t"}')
+    constant = {"const": {"x": "\x01\x7f\n"}}
+    assert any(J(constant).matches(f'{{"x": "{text}"}}') for text in ("\\u0001\x7f\\n", "\\u0001\\u007f\\n"))
+    closed = {"type": "object", "properties": {"x": {"enum": ["\x01"]}}, "additionalProperties": False}
+    assert J(closed).matches('{"x": "\\u0001"}')
+    with pytest.raises(UnsupportedKeyword, match="control characters"):
+        J({"type": "object", "properties": {"x": {"enum": ["\x01"]}}})
 
 
 # --- schemas that must contain themselves ---------------------------------------------------------------------------------
@@ -270,6 +363,29 @@ def test_max_field_still_limits_what_stands_alone():
         "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
     }
     assert J(either, max_field=5).matches('{"a": "abcde"}') and not J(either, max_field=5).matches('{"a": "abcdef"}')
+
+
+# --- limits that are reached --------------------------------------------------------------------------------------------
+
+
+def test_texts_that_are_too_much_work_are_neither_right_nor_wrong():
+    for grammar, text in (
+        (J({"type": "string", "minLength": 10**6}), '"' + "a" * 10**6 + '"'),
+        (Grammar.regex("a" * 50_000), "a" * 50_000),
+    ):
+        with pytest.raises(MatcherFailed, match="cannot be said"):
+            grammar.matches(text)
+    for make in (
+        lambda: J({"type": "string", "minLength": 2**32}),
+        lambda: Grammar.regex("a{4294967296}"),
+        lambda: J({"allOf": [{"multipleOf": 99991}, {"multipleOf": 99989}], "type": "integer"}),
+    ):
+        with pytest.raises(GrammarTooLarge):
+            make()
+    with pytest.raises(UnsupportedKeyword, match="disjoint"):
+        J({"patternProperties": {"^a": {}, "^ab": {}}})
+    with pytest.raises(UnsatisfiableGrammar, match="is forbidden, or refers back"):
+        J({"type": "object", "minProperties": 1, "additionalProperties": False})
 
 
 # --- errors have names ----------------------------------------------------------------------------------------------------

@@ -76,7 +76,9 @@ def test_the_bytes_are_those_of_the_tables(prefix, salt, tmp_path, monkeypatch):
     assert path.read_bytes() == by_hand(state, TOKENS[:10], prefix, [b"one", b""], salt)
     assert size == path.stat().st_size
     loaded = load(path, MODEL, salt=salt)
-    assert loaded[1:] == (TOKENS[prefix:10], prefix, [b"one", b""])
+    restored, tokens = loaded  # a pair, with more beside it
+    assert (restored.len, tokens, loaded.prefix_rows) == (9, TOKENS[prefix:10], prefix)
+    assert (loaded.state, loaded.tokens, loaded.notes) == (restored, tokens, [b"one", b""])
     header = read_header(path)
     assert (header.parts, header.dtype, header.prefix_rows, header.rows) == (PARTS, "f32", prefix, 9)
     assert (header.fingerprint, header.tokenizer) == (b"fingerprint", b"0123456789abcdef")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fucina.cache import Kv, KvFile
@@ -9,10 +10,10 @@ from fucina.cache.persist import header as headers
 from fucina.cache.persist import inspect, load, read_header, read_tokens, restoring, writing
 from fucina.cache.persist.identity import identity_of
 from fucina.cache.persist.records import scan
-from fucina.cache.rows import row_bytes
+from fucina.cache.rows import held_from, row_bytes
 from fucina.errors import KvCacheShapeMismatch, KvFileInvalid, KvPersistTokenMismatch, TokenOutOfRange
 from tests.kv_files import KINDS, PARTS, TOKENS, MemoryFile, ToyModel, filled
-from tests.state_models import check_claims, extend
+from tests.state_models import check_claims, extend, fail
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
@@ -29,6 +30,11 @@ def test_what_is_appended_comes_back(parts, dtype, tmp_path):
             assert (file.len, file.tokens) == (end, TOKENS[:end])
             other = model.new_cache()
             assert file.restore(other) == (TOKENS[:end], 0, [], 0, "")
+            for slot, where in enumerate(state.layout.slots):
+                if where.kind != "recurrent":
+                    low = max(held_from(state)[where.area], held_from(other)[where.area])
+                    for mine, theirs in zip(other.read(slot, low, end), state.read(slot, low, end)):
+                        assert np.array_equal(mine, theirs)
             if dtype == "f32":
                 check_claims(other, TOKENS)
                 extend(other, TOKENS[: end + 70])
@@ -39,6 +45,26 @@ def test_what_is_appended_comes_back(parts, dtype, tmp_path):
     loaded = load(path, model, capacity=200)
     assert loaded is not None
     assert (loaded.state.len, loaded.state.capacity, loaded.tokens) == (150, 200, TOKENS[:150])
+
+
+@pytest.mark.parametrize("parts", KINDS.values(), ids=KINDS)
+def test_a_beginning_alone_is_loaded(parts, tmp_path):
+    """At most `limit` tokens, the largest prefix of them that a pass can go on from; the state need not hold more."""
+    model, path = ToyModel(parts), tmp_path / "chat.kv"
+    with KvFile.open(path, model) as file:
+        state = model.new_cache()
+        for end in (40, 90, 150):
+            extend(state, TOKENS[:end])
+            file.append(state, TOKENS[:end])
+    for limit in (0, 39, 40, 64, 90, 149, 150, 151, 500):
+        loaded = load(path, model, capacity=max(min(limit, 150), 1), limit=limit)
+        point = 0 if loaded is None else loaded.state.len
+        assert point <= limit
+        assert point == min(limit, 150) or model.new_cache().layout.areas[-1].kind != "full"
+        assert point >= max(end for end in (0, 40, 90, 150) if end <= limit) or limit < 64
+        if loaded is not None:
+            assert loaded.tokens == TOKENS[:point]
+            check_claims(loaded.state, TOKENS)
 
 
 def test_the_newest_token_and_the_notes_come_back(tmp_path):
@@ -140,6 +166,25 @@ def test_the_counter_is_written_after_the_records_and_fsync_waits_for_both():
     extend(state, TOKENS[:30])
     file.append(state, TOKENS[:30])
     assert {offset for kind, offset, _ in file._file.log if offset in (4096, 8192)} == {4096, 8192}  # they take turns
+
+
+def test_tokens_whose_rows_the_file_no_longer_has_are_not_claimed():
+    model = ToyModel(KINDS["full"])
+    file, state = opened(model), filled(model, 10)
+    file.append(state, TOKENS[:10])
+    whole = bytes(file._file.data)
+    for lost in (1, 5, row_bytes(state.layout, "f32")):
+        later = opened(model, whole[:-lost])
+        assert (later.tokens, later.why) == (TOKENS[:9], "the file ends in the record after 9 positions")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_was_interrupted_in_a_pass_is_no_part_of_the_file(kind):
+    model = ToyModel(KINDS[kind])
+    file, state = opened(model), filled(model, 145)
+    fail(state, 120, 15)
+    file.append(state, TOKENS[:145])
+    gives(file, model, TOKENS[:145])
 
 
 # --- undo, branches, pending, notes ---------------------------------------------------------------------------------

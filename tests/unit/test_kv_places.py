@@ -117,6 +117,7 @@ def test_a_file_that_cannot_be_used_does_not_stay_locked(tmp_path):
     KvFile.open(path, MODEL).close()
 
 
+@posix
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(tmp_path, monkeypatch):
     path, real, calls = tmp_path / "a", files.lock, []
     KvFile.open(path, MODEL).close()
@@ -135,6 +136,19 @@ def test_a_lock_on_a_file_that_was_replaced_is_no_lock(tmp_path, monkeypatch):
         file.append(state(), TOKENS[:10])
         assert len(calls) == 3
     assert read_tokens(path) == TOKENS[:10]
+
+
+@posix
+def test_a_file_that_never_stays_is_given_up(tmp_path, monkeypatch):
+    real = files.lock
+
+    def lock(file, name):
+        real(file, name)
+        name.unlink()
+
+    monkeypatch.setattr(files, "lock", lock)
+    with pytest.raises(KvFileError, match="was replaced 100 times"):
+        KvFile.open(tmp_path / "a", MODEL)
 
 
 def test_a_closed_file_and_a_copy_of_the_process_are_refused(tmp_path, monkeypatch):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from fucina.cache import Kv, Latent, Recurrent, load, save
-from fucina.cache.persist import append_plain, inspect, read_header, read_tokens
+from fucina.cache.persist import append_plain, inspect, plain, read_header, read_tokens
+from fucina.cache.persist import header as headers
 from fucina.cache.persist.header import plain_bytes, plain_row_bytes
 from fucina.errors import KvFileError, KvFileInvalid, KvPersistTokenMismatch
-from tests.kv_files import TOKENS, ToyModel, filled
-from tests.state_models import extend
+from tests.kv_files import TOKENS, Crash, DyingFile, MemoryFile, ToyModel, filled
+from tests.state_models import check_claims, extend
 
 LAYERS = (Kv(2, 32, 32),) * 3
 MODEL = ToyModel(LAYERS, "f16")
@@ -98,6 +100,8 @@ def test_ten_bytes_cut_off_four_records_leave_three(tmp_path):
     loaded = load(path, MODEL, explain=why)
     assert (loaded.tokens, loaded.state.len) == (TOKENS[:3], 3)
     assert "the file ends after 3 positions" in why[0]
+    assert inspect(path, MODEL)[1:] == (TOKENS[:3], [], 3, path.stat().st_size, inspect(path).why)
+    assert inspect(path).why == "the file ends after 3 positions, its count says 4"
     # The next append writes the fourth again, although the count says that it is there.
     extend(loaded.state, TOKENS[:6])
     append_plain(path, loaded.state, TOKENS[:6])
@@ -147,6 +151,31 @@ def test_an_undone_turn_is_written_over_even_if_nobody_told_the_file(tmp_path):
     extend(state, tokens)
     append_plain(path, state, tokens)
     assert path.read_bytes() == expected([(2, 32)] * 3, tokens)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize("following", [TOKENS[:14], TOKENS[:5], [*TOKENS[:5], 7, 8], [*TOKENS[:5], *range(9)]])
+def test_a_crash_at_any_byte_leaves_a_true_prefix(prefix, following):
+    storage, state = MemoryFile(), filled(MIXED, 9)
+    plain.append(storage, state, np.array(TOKENS[prefix:9], np.uint32), prefix)
+    before = bytes(storage.data)
+    state.rewind(5)
+    extend(state, following)
+    tokens = np.array(following[prefix:], np.uint32)
+    written = plain.append(storage, state, tokens, prefix)
+    for left in range(written + 1):
+        dying, found = DyingFile(before, left, Crash()), MIXED.new_cache()
+        with suppress(Crash):
+            plain.append(dying, state, tokens, prefix)
+        dying = MemoryFile(dying.data)
+        restored = plain.load(dying, headers.read(dying), found)
+        text = [*[0] * prefix, *restored.tokens]
+        assert any(text[prefix:] == right[prefix : found.len] for right in (TOKENS[:9], following)), left
+        assert found.len >= 5
+        same = TOKENS if text[prefix:] == TOKENS[prefix : found.len] else following
+        check_claims(found, same)
+        if left == written:
+            assert restored.tokens == following[prefix:]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 
 import fucina.cache.persist
 from fucina.cache import KvFile
+from fucina.cache.persist import header as headers
+from fucina.cache.persist import records
 from fucina.cache.persist.identity import identity_of
 from fucina.cache.rows import held_from, recurrent_positions
 from tests.interrupts import every_interrupt
@@ -192,3 +194,32 @@ def test_an_interrupted_restore_leaves_an_empty_state(signalled):
         if states[-1].len == 0:
             assert file.restore(states[-1]).tokens == TOKENS[:50]
     assert filled(model, 3).len == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "payload"),
+    [
+        (1, 5, b"short"),
+        (2, 10, b"x"),
+        (2, 9, None),
+        (4, 5, b"x"),
+        (0, 0, b""),
+        (5, 0, b""),
+        (3, 0, bytes((16 << 20) + 1)),
+    ],
+)
+def test_a_record_of_no_known_form_ends_the_file_even_if_its_chain_fits(kind, value, payload):
+    model = ToyModel(PARTS)
+    file, _ = written(model, 10)
+    content = file._content
+    payload = bytes(content.header.bank_bytes) if payload is None else payload
+    forged = MemoryFile(bytes(file._file.data))
+    begin, _ = records.head(kind, 0, value, payload, content.index.chain)
+    forged.write_at(content.index.end, begin + payload)
+    headers.write_counter(forged, content.header, headers.Counter(9, forged.size(), 11))
+    later = KvFile(forged, identity_of(model))
+    assert later.why == f"the record after 10 positions is none: kind {kind}, {len(payload)} bytes"
+    assert (later.tokens, later.notes) == (TOKENS[:10], [])
+    state = model.new_cache()
+    assert later.restore(state).tokens == TOKENS[:10]
+    check_claims(state, TOKENS)

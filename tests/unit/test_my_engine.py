@@ -267,7 +267,17 @@ def test_a_passed_piece_is_really_used(shared, tmp_path, model_path, reference, 
 
 def test_a_run_goes_through_no_other_piece_than_is_said(course, tmp_path, model_path, reference):
     """With every piece outside `at_work` broken, the run is right: blame looks at these pieces alone."""
-    for how in ("cache", "lookup", "odds", "gate", "sampled", "until a stop", "from a document", "three streams"):
+    for how in (
+        "cache",
+        "lookup",
+        "odds",
+        "gate",
+        "sampled",
+        "until a stop",
+        "from a document",
+        "three streams",
+        "one by one",
+    ):
         outside = [n for n in PIECES if n not in at_work(how, "fucina")]
         solve(course, (), {n: broken(course, n, "raise RuntimeError('not at work')") for n in outside})
         engine = execute(assemble(course), tmp_path)
@@ -305,6 +315,33 @@ def test_sampling_stops_and_streams_give_the_engines_tokens(solved, tmp_path, re
     each = [reference.generate(ids, max_tokens=4, ignore_eos=True).tokens for ids in (PROMPT, PROMPT[:3], [5])]
     assert run(engine, model, "three streams", n=4)["tokens"] == sum(each, [])
     assert run(engine, model, "isolated", n=4)["tokens"] == each[0][:2] + each[1] + each[2]
+
+
+def test_a_pool_serves_both_forwards_with_the_engines_tokens(solved, tmp_path, model_path, reference):
+    engine = execute(assemble(solved), tmp_path)
+    prompts = [PROMPT, PROMPT[:3], [*PROMPT, 9, 8], [5]]
+    each = [reference.generate(ids, max_tokens=4, ignore_eos=True).tokens for ids in prompts]
+    for model in (engine.NumPyModel(str(model_path)), engine.CompiledModel(reference)):
+        got = run(engine, model, "one by one", n=4, prompts=prompts)
+        assert got["tokens"] == sum([*each, each[0]], [])
+        assert got["cached"] == [0, 2, len(PROMPT), 0, len(PROMPT) - 1]
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(model, name)
+
+        def forward(self, tokens, cache):
+            if cache.len == len(PROMPT) + 1:
+                raise OSError("in the middle of an answer")
+            return model.forward(tokens, cache)
+
+    server = engine.Server(Broken(), 2, 64)
+    with pytest.raises(OSError, match="in the middle"):
+        server.answer(PROMPT, 4)
+    (slot,) = server.pool.slots
+    assert slot.shadow == [*PROMPT, *each[0][:1]] and slot.cache.len == len(slot.shadow)
+    server.model = model
+    assert server.answer(PROMPT, 4)[0] == each[0]
 
 
 class Source:
@@ -397,7 +434,7 @@ def test_the_command_says_whose_is_what(course, capsys, tmp_path):
     solve(course, ("ch05.truncate",))
     assert main(["engine"], course) == 0
     out = capsys.readouterr().out
-    assert "ch05.truncate              yours" in out and "1 of its 33 pieces are yours." in out
+    assert "ch05.truncate              yours" in out and "1 of its 34 pieces are yours." in out
     path = tmp_path / "deep" / "mine.py"
     assert main(["engine", "--write", str(path)], course) == 0
     assert path.read_text("utf-8") == assemble(course).text

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fucina.cache.pool import SlotPool
 from fucina.cache.pool.tree import path_of_text
+from fucina.cache.rows import append_rows, held_from, pack_rows
 from fucina.engine import common_prefix
 from fucina.errors import (
     EmptyInput,
@@ -100,6 +101,23 @@ def test_a_slot_says_where_a_window_was_missing():
     check(pool)
 
 
+def test_rows_of_one_window_are_filled_in_without_touching_anothers():
+    """A text of which the narrow window is held from 66 on and the wide one from 71; another state has more of the wide."""
+    pool, ids = SlotPool(ToyModel(KINDS["rings"])), text(200)
+    whole, part, later = (pool.model.new_cache() for _ in range(3))
+    extend(whole, ids[:130])
+    append_rows(part, [pack_rows(whole, 0, 130)], (66, 71))
+    pool.store(part, ids[:130])
+    with take(pool, [*ids[:87], 1]) as slot:
+        assert (slot.cached, slot.shared) == (0, 87)
+    extend(later, ids[:156])
+    assert held_from(later) == (92, 28)
+    pool.store(later, ids[:156])
+    with take(pool, [*ids[:87], 1]) as slot:
+        assert slot.cached == 87
+    check(pool)
+
+
 def test_a_slot_is_given_back_once():
     pool = SlotPool(ToyModel())
     slot = pool.acquire([1, 2, 3])
@@ -182,14 +200,17 @@ def test_rows_of_a_prefix_belong_to_no_token():
 
 
 def test_a_prefix_is_never_given_in_part():
-    pool = SlotPool(ToyModel(KINDS["full"]))
+    """Recurrent parts were kept in the middle of it: a state that ends there would take its rows for those of tokens."""
+    pool, prefix = SlotPool(ToyModel(KINDS["recurrent"])), [7] * 20
     with pool.acquire([1, 2], prefix_rows=20) as slot:
-        extend(slot.state, [7] * 20 + [1, 2])
+        extend(slot.state, prefix[:10])
+        slot.state.checkpoint()
+        extend(slot.state, [*prefix, 1, 2])
         slot.release([1, 2])
-    (entry,) = pool._rows._order
-    entry.tree.split(entry.tree.root.children[b"\xff" * 4], 5)
     with pool.acquire([3], prefix_rows=20) as slot:
-        assert slot.state.len == 20
+        assert (slot.state.len, slot.cached, slot.shared) == (0, 0, 0)
+    with pool.acquire([1, 2, 3], prefix_rows=20) as slot:
+        assert (slot.state.len, slot.cached) == (22, 2)
 
 
 def test_tenants_never_meet():
@@ -310,6 +331,8 @@ def test_a_text_above_the_budget_does_not_push_out_the_others():
     serve(pool, short)
     check(pool)
     assert pool.stats().bytes == pool.stats().entries == 0
+    pool.acquire(short).release(short)
+    assert pool.stats().too_large == 1, "an empty state is not too large"
 
 
 @pytest.mark.parametrize(

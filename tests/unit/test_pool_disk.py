@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fucina.cache import KvFile
+from fucina.cache import KvFile, load
 from fucina.cache.persist import read_tokens
 from fucina.cache.pool import SlotPool
 from fucina.cache.pool.scope import scope_of
@@ -119,8 +119,11 @@ def test_half_is_counted_of_the_text_that_goes(tmp_path):
         assert len(files(pool)) == files_after
 
 
-def test_a_file_is_read_only_if_it_gives_more_than_memory_and_is_similar(tmp_path):
-    a = text(300)
+def test_a_file_is_read_only_if_it_gives_more_than_memory_and_is_similar(tmp_path, monkeypatch):
+    reads, a = [], text(300)
+    monkeypatch.setattr(
+        "fucina.cache.pool.disk.load", lambda *args, **options: reads.append(1) or load(*args, **options)
+    )
     with SlotPool(FULL, disk=tmp_path) as pool:
         serve(pool, a[:30])
     pool = SlotPool(FULL, disk=tmp_path)
@@ -131,7 +134,7 @@ def test_a_file_is_read_only_if_it_gives_more_than_memory_and_is_similar(tmp_pat
     assert take(pool, a[:299]).cached == 30
     assert pool.stats().restores == 2, "as long as what memory has: that is used"
     assert take(pool, a[:30]).cached == 29
-    assert pool.stats().restores == 2
+    assert pool.stats().restores == len(reads) == 2
 
 
 def test_of_a_longer_file_only_what_is_shared_is_taken(tmp_path):
@@ -276,6 +279,25 @@ def test_files_that_vanish_are_missed_and_no_more(tmp_path):
         assert take(pool, a).cached == 0
     for _ in range(3):
         serve(pool, text(60))
+    check_disk(pool)
+
+
+def test_a_file_that_could_not_be_continued_goes(tmp_path, monkeypatch):
+    """A failed write removes the entry: the disk is full, and nobody asks twice for what cannot be kept."""
+    pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
+    serve(pool, a := text(60))
+    serve(pool, text(60))
+    assert texts(pool) == [a]
+    serve(pool, [*a, *text(10)])
+
+    def full(self, offset, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fucina.cache.persist.files.DiskFile.write_at", full)
+        with pytest.warns(UserWarning, match="a text was not stored on disk"):
+            serve(pool, text(60))
+    assert a not in texts(pool)
     check_disk(pool)
 
 

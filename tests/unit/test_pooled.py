@@ -126,6 +126,20 @@ def test_a_conversation_that_was_said_elsewhere(model, pool):
             assert reply.tokens == expected.tokens
 
 
+def test_rows_of_a_request_are_there_for_the_next_at_once(model, pool):
+    messages = [user("what a long question this is, and it has no system message " * 2)]
+    first = pool.send(messages, stream=True, max_tokens=6)
+    for _ in first:
+        pass
+    assert pool.stats().in_use == 0 and first.result.cached_tokens == 0  # while somebody still holds the stream
+    more = [*messages, assistant(first.result.text), user("and?")]
+    assert pool.send(more, max_tokens=6).cached_tokens >= 100
+    with pool.conversation(more[:2]) as c:
+        assert c.system is None
+        c.reset()
+        assert c.messages == []
+
+
 def test_tenants_share_nothing(model, pool):
     messages = [SYSTEM, user("hi")]
     assert pool.send(messages, tenant="a", max_tokens=3).cached_tokens == 0

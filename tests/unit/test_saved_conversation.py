@@ -18,6 +18,7 @@ from fucina.cache import KvFile
 from fucina.cache.persist import inspect, read_tokens
 from fucina.cache.persist.files import DiskFile
 from fucina.chat import Conversation, WarmState, send_batch
+from fucina.chat.notes import Notes
 from fucina.errors import (
     ContextFull,
     ConversationClosed,
@@ -293,6 +294,37 @@ def test_a_torn_tail_is_told(model, talk, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Conversation(model, save=file, **CHATML).close()
+
+
+def test_notes_of_another_moment_are_passed_over(model):
+    """Notes that were written again after the text before them had changed, and only a part of them can be read."""
+    c = Conversation(model, "be", **CHATML)
+    notes, draws = Notes(), c.sampler.state()
+    moments = [c._story]
+    for text in ("a", "b"):
+        c.send(text)
+        raw = notes.of(c._story, draws)
+        moments.append(c._story)
+    assert len(raw) == 3 and Notes.read(raw, c.history)[1] == moments[2]._replace(latest=None)
+    assert Notes.read(raw[:2], c.history)[1] == moments[1]._replace(latest=None)
+    changed = [*c.history]
+    changed[len(moments[1].tokens) - 1] ^= 1  # the end of the first reply: neither turn is of this text
+    for known in (raw, raw[:2], raw[:1]):
+        assert Notes.read(known, changed)[1] == moments[0]
+    late = Notes().of(c._story, draws)  # the first turn was never noted by itself
+    assert Notes.read(late, c.history)[1] == moments[2]._replace(latest=None)
+    assert Notes.read(late[:2], c.history)[1] == moments[0]
+    again, story, _ = Notes.read(raw[:2], c.history)
+    assert again.of(story, draws) == raw[:2] and again.of(moments[0], draws) == raw[:1]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"{}", b"[]", b"\xff", b"3", b'{"fucina":"conversation","version":2}', b'{"fucina":"conversation","version":1}'],
+)
+def test_notes_that_are_none(raw):
+    with pytest.raises(NotASavedConversation):
+        Notes.read([raw], [1, 2])
 
 
 # --- writes that fail ---------------------------------------------------------------------------------------------------

@@ -237,10 +237,12 @@ class SavedMachine(RuleBasedStateMachine):
 
         def event(c):
             before, c.sampler.processor = c.sampler.processor, FailAt(at)
-            stream = c.send(text, stream=True)
-            with suppress(RuntimeError):
-                list(stream)
-            c.sampler.processor = before
+            try:
+                stream = c.send(text, stream=True)
+                with suppress(RuntimeError):
+                    list(stream)
+            finally:
+                c.sampler.processor = before
             return stream.result
 
         if self.twin._story.complete or "template" in KINDS[self.kind]:

@@ -16,7 +16,7 @@ import fucina
 import fucina.cli.serve as command
 from fucina.cli import main
 from fucina.errors import InvalidOption, ServerNotEnabled
-from fucina.serve import App, Rules, Server, check_packages
+from fucina.serve import App, Rules, Server, check_packages, listening
 from tests.chat_model import write_chat_model
 from tests.serving import TOOLS_TEMPLATE, served
 
@@ -181,6 +181,15 @@ def test_odd_requests(model):
         assert not half or half.startswith(b"HTTP/1.1 4")
         with httpx.Client(base_url=server.address, trust_env=False) as client:
             assert client.get("/slots").json()["busy"] == 0
+
+
+def test_a_head_that_never_comes(model, monkeypatch):
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.05)
+    with served(model) as server:
+        for raw in (b"", b"POST /v1/chat", b"GET /health HTTP/1.1\r\nhost: localhost\r\n"):
+            assert talk(server, raw) == b""
+        body = json.dumps({"messages": USER, "max_tokens": 60, "logit_bias": {"257": -100}}).encode()
+        assert talk(server, post(body, "connection: close")).startswith(b"HTTP/1.1 200")
 
 
 def test_readers_that_vanish_leave_nothing(model):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fucina
+from fucina.cache.pool import Slot
 from fucina.errors import InvalidOption, QueueFull, ShuttingDown
 from fucina.sampling import SamplerOptions
 from fucina.serve import Done, Failed, GenerateRequest, Job, Observer, TextDelta, Worker
@@ -220,15 +221,40 @@ def test_an_error_of_the_pass_ends_those_that_run_and_the_next_request_is_answer
     assert ends[2][0] == alone(model, request(model, (3,), most=30))[0]
 
 
-def test_an_observer_that_fails_does_not_end_the_thread(model, pool):
+def test_an_observer_that_fails_changes_nothing(model, pool):
     class Bad(Observer):
         def passed(self, stats):
             raise ValueError("no")
 
+        def ended(self, job, end, running):
+            raise ValueError("no")
+
     with Worker(model, pool, observer=Bad()) as worker:
-        assert isinstance(collected(worker.submit(request(model)))[2], Failed)
-        assert worker.alive
-        assert isinstance(collected(worker.submit(request(model)))[2], Failed)
+        assert isinstance(collected(worker.submit(request(model, [10**6])))[2], Failed)
+        assert collected(worker.submit(request(model)))[0] == alone(model, request(model))[0]
+
+
+def test_rows_of_a_prompt_that_cannot_be_shared_are_computed_again(model, pool, monkeypatch):
+    def fails(self, tokens):
+        raise MemoryError
+
+    monkeypatch.setattr(Slot, "store", fails)
+    with Worker(model, pool) as worker:
+        jobs = worker.submit_all([request(model, seed=i, temperature=0.7) for i in range(3)])
+        replies = [collected(job)[0] for job in jobs]
+    assert replies == [alone(model, request(model, seed=i, temperature=0.7))[0] for i in range(3)]
+
+
+def test_a_fault_of_the_worker_ends_its_requests_and_not_its_thread(model, pool, monkeypatch):
+    with Worker(model, pool) as worker:
+
+        def fails():
+            monkeypatch.undo()
+            raise SystemError("a fault")
+
+        monkeypatch.setattr(worker, "_admit", fails)
+        first = collected(worker.submit(request(model)))  # waits in the line, and is answered in the next round
+        assert first[0] == alone(model, request(model))[0] and worker.alive
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------

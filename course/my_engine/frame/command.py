@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 # ======================================================================================================================
-# 8. The command line
+# 9. The command line
 # ======================================================================================================================
 
 
@@ -56,10 +56,24 @@ def speak_together(model, tokenizer, prompts, arguments):
         print(tokenizer.decode(stream.history) + (f"\n[{stream.error}]" if stream.error else ""), end="\n\n")
 
 
+def speak_in_turn(model, tokenizer, prompts, arguments):
+    """Several prompts one after the other: what they begin with alike is run once."""
+    asked = [tokenizer.encode_prompt(prompt) for prompt in prompts]
+    server = Server(model, arguments.slots, max(map(len, asked)) + arguments.max_tokens)
+    for ids in asked:
+        sampler = Sampler(arguments.temperature, arguments.top_p, arguments.min_p, seed=arguments.seed)
+        said, cached = server.answer(ids, arguments.max_tokens, sampler, stop=tokenizer.eos)
+        print(tokenizer.decode([*ids, *said]), flush=True)
+        print(f"[{cached} of the {len(ids)} tokens of the prompt were there]\n", file=sys.stderr)
+
+
 def main():
     """python my_engine.py "Once upon a time"."""
     parser = argparse.ArgumentParser(description="A language-model engine in one file.")
     parser.add_argument("prompt", nargs="+", help="a text to go on with; several are decoded together")
+    parser.add_argument(
+        "--slots", type=int, metavar="N", help="one prompt after the other, with a pool of N slots for what they share"
+    )
     parser.add_argument("--model", default="smollm2", help="a name or a path of a .gguf (default: smollm2)")
     parser.add_argument(
         "--forward", choices=["numpy", "fucina"], default="numpy", help="whose forward (default: numpy)"
@@ -80,7 +94,11 @@ def main():
     arguments = parser.parse_args()
     path, tokenizer = open_text(arguments.model)
     model = NumPyModel(path) if arguments.forward == "numpy" else CompiledModel(path)
-    if len(arguments.prompt) == 1:
+    if arguments.slots is not None:
+        if arguments.slots < 1:
+            parser.error(f"--slots is at least 1, got {arguments.slots}")
+        speak_in_turn(model, tokenizer, arguments.prompt, arguments)
+    elif len(arguments.prompt) == 1:
         speak(model, tokenizer, arguments.prompt[0], arguments)
     else:
         speak_together(model, tokenizer, arguments.prompt, arguments)

@@ -23,9 +23,14 @@ class OneRow:
 def read_prompt(model, history, capacity):
     """A cache with the rows of all tokens but the last."""
     cache = model.new_cache(capacity)
+    read_on(model, cache, history)
+    return cache
+
+
+def read_on(model, cache, history):
+    """Run what the cache does not hold yet of a text, all but its last token."""
     while (at := cache.len) < len(history) - 1:
         model.forward_rows([(cache, history[at : min(at + WIDEST, len(history) - 1)], "none")])
-    return cache
 
 
 def decode_without_cache(model, history, max_tokens, sampler, emit, stop=None):

@@ -126,6 +126,11 @@ class NumPyModel:
             out.append({"all": rows, "last": rows[-1:], "none": rows[:0]}[want])
         return out
 
+    def copy_rows(self, source, target, keep):
+        """Let a cache hold the first `keep` rows of another one."""
+        target.k[:, :, :keep], target.v[:, :, :keep] = source.k[:, :, :keep], source.v[:, :, :keep]
+        target.len = keep
+
     def costs(self):
         """Points (rows, cost in plain steps) of passes, measured when they are first asked for."""
         if self._costs is None:
@@ -165,6 +170,11 @@ class CompiledModel:
     def forward_rows(self, requests):
         """Several streams in one pass, (cache, tokens, want) each."""
         return self.model.forward_rows(requests)
+
+    def copy_rows(self, source, target, keep):
+        """Let a cache hold the first `keep` rows of another one."""
+        target.reset()
+        target.copy_rows(source, 0, keep)
 
     def costs(self):
         """Points (rows, cost in plain steps), from the table that comes with the engine."""

@@ -41,8 +41,3 @@ def batch(model, streams, isolate=True):
             pass
     else:
         lockstep(model, streams)
-
-
-# ======================================================================================================================
-# Later chapters have their place here: a grammar that constrains the sampler (11), a pool of caches (12), a server (15)
-# ======================================================================================================================

@@ -14,6 +14,7 @@ from typing import Protocol
 from ...errors import KvFileError, KvFileLocked
 
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_ATTEMPTS = 100
 _LOCK_AT = 1 << 40  # Windows locks bytes, against readers too: one that no file has
 
 
@@ -97,7 +98,7 @@ def open_to_write(path: Path) -> DiskFile:
     KvFileError : it is a folder, a link, a pipe or a device; the folder is missing, or may not be written.
     """
     try:
-        while True:
+        for _ in range(_ATTEMPTS):
             try:
                 _check_regular(path, os.lstat(path))
             except FileNotFoundError:
@@ -107,7 +108,8 @@ def open_to_write(path: Path) -> DiskFile:
             try:
                 lock(file, path)
                 # Somebody may have replaced or removed the file between the two lines: then this lock guards nothing.
-                if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                # Not on Windows, where that is impossible with an open file, and where the two may be told apart.
+                if sys.platform == "win32" or os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
                     return DiskFile(file, locked=True)
             except FileNotFoundError:
                 pass
@@ -115,6 +117,7 @@ def open_to_write(path: Path) -> DiskFile:
                 file.close()
                 raise
             file.close()
+        raise KvFileError(f"{path}: was replaced {_ATTEMPTS} times while it was opened; expected a file that stays")
     except (OSError, ValueError) as error:
         raise named(path, "cannot be written", error) from None
 

@@ -22,18 +22,35 @@ from .restoring import Restored, damaged, restore
 from .writing import checked
 
 
-class Loaded(NamedTuple):
-    """A state, and the text whose rows it holds.
+class Loaded(tuple[State, list[int]]):
+    """A state, and the text whose rows it holds: `state, tokens = load(path, model)`.
 
+    Attributes
+    ----------
+    state : of the model.
     tokens : those of the rows after the prefix, and the newest one of a reply, if its row is yet to be computed.
     prefix_rows : rows at the beginning that belong to no token.
     notes : of the owner.
     """
 
-    state: State
-    tokens: list[int]
-    prefix_rows: int = 0
-    notes: Sequence[bytes] = ()
+    prefix_rows: int
+    notes: Sequence[bytes]
+
+    def __new__(cls, state: State, tokens: list[int], prefix_rows: int = 0, notes: Sequence[bytes] = ()) -> Loaded:
+        """Make the pair."""
+        pair = super().__new__(cls, (state, tokens))
+        pair.prefix_rows, pair.notes = prefix_rows, notes
+        return pair
+
+    @property
+    def state(self) -> State:
+        """The first of the two."""
+        return self[0]
+
+    @property
+    def tokens(self) -> list[int]:
+        """The second."""
+        return self[1]
 
 
 def save(
@@ -150,8 +167,7 @@ def load(
     ------
     KvFileError : the file cannot be read.
     """
-    path = Path(path)
-    said: list[str] = [] if explain is None else explain
+    path, said = Path(path), [] if explain is None else explain
     try:
         with _reading(path) as file:
             header = headers.read(file)
@@ -173,16 +189,13 @@ def load(
 def _restore(file: DiskFile, header: Header, state: State, limit: int | None = None) -> Restored:
     if header.version < 3:
         restored = plain.load(file, header, state)
-        if limit is not None and len(restored.tokens) > limit:
-            state.truncate(header.prefix_rows + limit)
-        return restored._replace(tokens=restored.tokens[:limit])
-    index, why = _index(file, header)
-    if limit is not None and len(index) >= header.prefix_rows + limit:
-        index = index.cut(header.prefix_rows + limit)
-        _, restored = restore(file, header, index, state)
-        return restored._replace(tokens=restored.tokens[:limit])
-    _, restored = restore(file, header, index, state)
-    return restored._replace(why=restored.why or why)
+        state.truncate(state.len if limit is None else header.prefix_rows + limit)
+    else:
+        index, why = _index(file, header)
+        wanted = index if limit is None else index.cut(header.prefix_rows + limit)
+        restored = restore(file, header, wanted, state)[1]
+        restored = restored._replace(why=restored.why or (why if wanted is index else ""))
+    return restored._replace(tokens=restored.tokens[:limit])
 
 
 def _index(file: DiskFile, header: Header) -> tuple[Index, str]:
@@ -258,6 +271,8 @@ def inspect(
             why = header.differs(identity_of(model, salt)) if model is not None else ""
             if header.version < 3:
                 tokens = plain.tokens_of(file, header, header.rows)
+                if not why and (count := plain.count_of(file)) > header.rows:
+                    why = f"the file ends after {header.rows} positions, its count says {count}"
                 return Inspection(header, tokens[header.prefix_rows :], [], len(tokens), size, why)
             index, torn = _index(file, header)
             if rows and (bad := damaged(file, header, index)) is not None:

@@ -21,10 +21,13 @@ from .restoring import CHUNK_BYTES
 def checked(state: State, tokens: Sequence[int], prefix_rows: int, most: int = 1) -> np.ndarray:
     """The tokens as uint32, as many as the state has rows after the prefix, or up to `most` more.
 
+    An open transaction of the state is rolled back: what it has written is no part of the text.
+
     Raises
     ------
     KvPersistTokenMismatch : they are not.  TokenOutOfRange, InvalidOption : they are no token ids.
     """
+    state.rollback()
     ids = checks.token_ids("tokens", tokens, 1 << 32)
     rows = state.len - checks.integer("prefix_rows", prefix_rows, 0)
     if not 0 <= len(ids) - rows <= most:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..state import State
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class _Job:
     """A file that is being written: reserved, then written, then settled.
 
@@ -204,7 +204,7 @@ class DiskTier:
             size = max(size, usable[-1].item.size + (rows - old) * self._per_row + banks * self._per_bank)
         else:
             job.stored = folder.make(salt)
-        job.stored.busy, job.stored.size = True, size
+        job.stored.reserve(job, size)
         return folder.trim(self.budget)
 
     def _write(self, job: _Job, scope: bytes, path: bytes, state: State) -> None:

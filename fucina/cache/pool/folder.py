@@ -1,7 +1,7 @@
 """The files of a pool in one folder: which of them are this model's, what they take, and the order of their use.
 
-The folder itself is the truth: it is looked at again before every write, so files of an earlier run are found, those
-that another process has written or removed are noticed, and nothing has to be put right after an interrupt.
+The folder itself is the truth: it is looked at again before every write.  So files of an earlier run are found, changes by
+another process are noticed, and nothing has to be put right after an interrupt.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ class Stored:
     salt : of its tenant, as its header has it.
     used : grows with every use.
     entry, indexed : its text in the index, once that was needed; whether it was.
-    busy : it is being written; its size stands for what it may get.
+    writer : who writes it; as long as that lives, the size stands for what the file may get.
     """
 
     name: str
@@ -44,7 +45,16 @@ class Stored:
     used: int
     entry: Entry | None = None
     indexed: bool = False
-    busy: bool = False
+    writer: weakref.ref[object] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is being written."""
+        return self.writer is not None and self.writer() is not None
+
+    def reserve(self, writer: object, size: int) -> None:
+        """Let somebody write it.  If he goes without a word (Ctrl-C), the next look at the folder tells what it holds."""
+        self.writer, self.stamp, self.size = weakref.ref(writer), (0, 0, 0), size
 
 
 class Folder:
@@ -166,7 +176,7 @@ class Folder:
         if stamp is None:  # somebody has removed it
             self.forget(stored)
             return
-        stored.busy, stored.stamp, stored.size = False, stamp, stamp[1]
+        stored.writer, stored.stamp, stored.size = None, stamp, stamp[1]
         self.enter(stored, path)
         self.use(stored)
 

@@ -192,7 +192,7 @@ class SlotPool:
                 need = self._rows.need(scope, path, low, marks)
             offer = offer_of(state, need, length, low)
             with HoldInterrupts(), self._lock:
-                large = not self._rows.fits(offer)
+                large = length > 0 and not self._rows.fits(offer)
                 done = large or length == 0 or self._rows.put(scope, path, offer, slot is None, longest_kept)
                 if done:
                     self._rows.too_large += large

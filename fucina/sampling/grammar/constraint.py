@@ -12,9 +12,10 @@ from ...errors import MatcherFailed, TokenOutOfRange
 from .llg import Program, Vocabulary, failure
 
 if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
     from ...tokenizers import Tokenizer
 
-FEW = 8  # where at most one token in so many is allowed, the sampler looks at these alone
 SPECIAL = b"\xff"  # begins a special token in what llguidance forces: such a token is not text
 LONGEST = 256  # forced bytes that are drafted at most
 
@@ -30,18 +31,23 @@ class Constraint:
     program : of the grammar.
     vocabulary : that it is compiled for.
     tokenizer : that writes forced text.
+    matcher : where the text is; default: at its beginning.
     """
 
     __slots__ = (
-        "_ended", "_few", "_is_few", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
+        "_address", "_bytes", "_ended", "_mask", "_matcher", "_program", "_ready", "_spelled", "_tokenizer", "_vocabulary",
     )  # fmt: skip
 
-    def __init__(self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, program: Program, vocabulary: Vocabulary, tokenizer: Tokenizer, matcher: LLMatcher | None = None
+    ) -> None:
         self._program, self._vocabulary, self._tokenizer = program, vocabulary, tokenizer
         self._mask = np.zeros((vocabulary.size + 31) // 32, np.uint32)
-        self._ended = False
+        # asked once: caches are cold after a pass
+        self._address, self._bytes = self._mask.ctypes.data, self._mask.nbytes
+        self._matcher = vocabulary.matcher(program) if matcher is None else matcher
+        self._ready = self._ended = False
         self._spelled: list[int] | None = None  # the tokens of `_forced`: a drafter asks several times per token
-        self.reset()
 
     # --- as a processor -----------------------------------------------------------------------------------------------
 
@@ -52,17 +58,27 @@ class Constraint:
         ------
         MatcherFailed : nothing may follow although the text is not whole, or a limit was reached.
         """
-        self._look()
         bits = np.unpackbits(
-            self._mask.view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
+            self.mask().view(np.uint8), count=min(len(logits), self._vocabulary.size), bitorder="little"
         )
         np.copyto(logits[: len(bits)], -np.inf, where=bits == 0)
         logits[len(bits) :] = -np.inf
 
-    def allowed(self) -> np.ndarray | None:
-        """Return the ids that may follow, ascending, if they are few; None if they are many.  Raises as `process`."""
+    def mask(self) -> np.ndarray:
+        """Return the mask of the next token, uint32 [words], see `LogitProcessor`; it is valid until the next commit.
+
+        Raises as `process`.
+        """
         self._look()
-        return self._few if self._is_few else None
+        return self._mask
+
+    def permits(self, token: int) -> bool:
+        """Return whether the mask allows a token, without computing it."""
+        if self._ready:
+            return token < self._vocabulary.size and bool(self._mask[token >> 5] >> np.uint32(token & 31) & 1)
+        if token in self._vocabulary.ends:
+            return not self._ended and self.accepting
+        return not self._ended and token < self._vocabulary.size and self._matcher.validate_tokens([token]) == 1
 
     def commit(self, token: int) -> None:
         """Enter a chosen token.
@@ -77,16 +93,15 @@ class Constraint:
         if token in self._vocabulary.ends and (self._ended or self._matcher.is_accepting()):
             self._ended = True
             return
-        if self._ended or not self._matcher.consume_token(token):
+        if self._ended or token in self._vocabulary.ends or not self._matcher.consume_token(token):
             reason = failure(self._matcher)
             raise MatcherFailed(f"the grammar does not allow token {token} here{f': {reason}' if reason else ''}")
 
     def reset(self) -> None:
         """Begin another text."""
         self._matcher = self._vocabulary.matcher(self._program)
-        self._ready = self._ended = self._is_few = False
+        self._ready = self._ended = False
         self._spelled = None
-        self._few = np.empty(0, np.int64)
 
     # --- structure: what must follow ----------------------------------------------------------------------------------
 
@@ -138,6 +153,15 @@ class Constraint:
         known = next((i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size), len(tokens))
         return int(self._matcher.validate_tokens([int(token) for token in tokens[:known]]))
 
+    def ahead(self, tokens: Sequence[int]) -> Constraint | None:
+        """Return this constraint as it would be after `tokens`; None if they may not follow, or nothing may after them."""
+        if self._ended or not tokens or self.valid_prefix(tokens) < len(tokens):
+            return None
+        matcher = self._matcher.deep_copy()
+        if not matcher.consume_tokens([int(token) for token in tokens]):
+            return None
+        return Constraint(self._program, self._vocabulary, self._tokenizer, matcher)
+
     # --- what is reached ----------------------------------------------------------------------------------------------
 
     @property
@@ -165,16 +189,8 @@ class Constraint:
             return
         if self._ended:
             raise MatcherFailed("the text was ended, and one more token is asked for")
-        mask = self._mask
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._bytes)
         reason = failure(self._matcher)
         if reason is not None:
             raise MatcherFailed(f"the text cannot go on: {reason}")
-        count = int(np.bitwise_count(mask).sum())
-        self._is_few = count * FEW <= self._vocabulary.size
-        if self._is_few:
-            words = np.flatnonzero(mask)
-            bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(len(words), 32)
-            at, bit = np.nonzero(bits)
-            self._few = words[at] * 32 + bit
         self._ready = True

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...checks import shown, token_ids
-from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption
+from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption, MatcherFailed, UnsupportedKeyword
 from . import llg
 from .constraint import Constraint
-from .refused import check_embedded, check_lark
+from .lark import checked_lark
+from .refused import embedded
 from .schema import CHARACTERS, check_unicode, prepared
 
 if TYPE_CHECKING:
     from ...tokenizers import Tokenizer
 
-RULES = 5_000  # of a Lark grammar
 CIRCLE = 16  # tokens at the end of a reply that are all the same
-
-_RULE = re.compile(r"^[ \t]*[?!]?[A-Za-z_]\w*(?:\.\-?\d+)?(?:\[[^\]\n]*\])?(?:\{[^}\n]*\})?[ \t]*:", re.MULTILINE)
+PARTS = ("name", "lark_grammar", "json_schema")  # of a grammar in a composition
 
 
 class UnboundedReply(UserWarning):
@@ -89,14 +87,14 @@ class Grammar:
     @classmethod
     def lark(cls, text: str) -> Grammar:
         """Sentences of a context-free grammar, in llguidance's variant of Lark's notation; they begin at `start`."""
-        _check_lark(_text("a Lark grammar", text))
-        return cls("lark", llg.program("lark_grammar", text))
+        return cls("lark", llg.program("lark_grammar", checked_lark(_text("a Lark grammar", text))))
 
     @classmethod
     def llguidance(cls, source: str | dict[str, Any]) -> Grammar:
         """A composition in llguidance's own form: `{"grammars": [{"lark_grammar": ...}, {"name": ..., ...}]}`."""
         try:
             parsed = json.loads(_text("a composition", source)) if isinstance(source, str) else source
+            parsed = json.loads(json.dumps(parsed, allow_nan=False))
             grammars = [dict(grammar) for grammar in parsed["grammars"]]
             check_unicode("a composition", json.dumps(grammars, ensure_ascii=False))
         except RecursionError:
@@ -107,10 +105,13 @@ class Grammar:
             raise InvalidGrammar(f'expected {{"grammars": [...]}} as JSON, got {shown(source)}: {error}') from None
         if not grammars:
             raise InvalidGrammar("a composition needs at least one grammar")
+        _check_names("a composition", parsed, ["grammars"])
         for grammar in grammars:
+            _check_names("a grammar in a composition", grammar, PARTS)
             if isinstance(grammar.get("lark_grammar"), str):
-                _check_lark(grammar["lark_grammar"])
-            check_embedded(grammar.get("json_schema"))
+                grammar["lark_grammar"] = checked_lark(grammar["lark_grammar"])
+            if "json_schema" in grammar:
+                grammar["json_schema"] = embedded(grammar["json_schema"])
         return cls("llguidance", llg.composed(grammars))
 
     # --- use ----------------------------------------------------------------------------------------------------------
@@ -135,13 +136,21 @@ class Grammar:
         return Constraint(self.program, known, tokenizer)
 
     def matches(self, text: str | bytes) -> bool:
-        """Return whether a whole text is a sentence of this grammar."""
+        """Return whether a whole text is a sentence of this grammar.
+
+        Raises
+        ------
+        MatcherFailed : it cannot be said: the text leads to a limit of time or memory.
+        """
         try:
             data = list(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         except UnicodeEncodeError:  # an unpaired surrogate: no text at all
             return False
         matcher = llg.byte_vocabulary().matcher(self.program)
-        return matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
+        whole = matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
+        if (reason := llg.failure(matcher)) is not None:
+            raise MatcherFailed(f"whether the text is a sentence cannot be said: {reason}")
+        return whole
 
 
 def check_grammar(grammar: Grammar | None) -> Grammar | None:
@@ -165,11 +174,9 @@ def note_circle(tokens: Sequence[int], finish_reason: str) -> None:
         )
 
 
-def _check_lark(lark: str) -> None:
-    rules = sum(1 for _ in _RULE.finditer(lark))
-    if rules > RULES:
-        raise GrammarTooLarge(f"the grammar has {rules} rules, the limit is {RULES}")
-    check_lark(lark)
+def _check_names(what: str, given: dict[str, Any], known: Collection[str]) -> None:
+    if unknown := given.keys() - known:
+        raise UnsupportedKeyword(f"{what} has {', '.join(known)}; not supported: {', '.join(sorted(unknown))[:80]}")
 
 
 def _text(what: str, text: Any) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .walk import Node, names, parts, target
+from .walk import BESIDE, Node, beside, names, parts
 
 LARGEST = 10**15  # of an integer without limits
 NEAR = LARGEST // 10  # beyond it, a bound stays without another one
 VISITS = 100_000  # of schemas; one that asks for more is left without limits
 
-_BESIDE = ("allOf", "anyOf", "oneOf")
 _LIMITING = frozenset(
     "additionalItems additionalProperties const enum exclusiveMaximum exclusiveMinimum format items maxItems maxLength "
     "maxProperties maximum minItems minLength minProperties minimum multipleOf pattern patternProperties prefixItems "
@@ -44,30 +43,15 @@ def _shared(root: Node, nodes: list[Node]) -> set[int]:
         start = waiting.pop()
         if not isinstance(start, dict) or id(start) in found:
             continue
-        group = _group(root, start)
+        group = beside(root, start)
         visits += len(group)
         if visits > VISITS:
             return set(map(id, nodes))
         found.update(map(id, group))
-        inner = [[part for name, part in parts(node) if name not in _BESIDE] for node in group]
+        inner = [[part for name, part in parts(node) if name not in BESIDE] for node in group]
         if sum(map(bool, inner)) > 1:  # two of them may speak of one property, or of one item
             waiting.extend(part for some in inner for part in some)
     return found
-
-
-def _group(root: Node, start: Node) -> list[Node]:
-    """A schema, and those that speak of the same value."""
-    group: dict[int, Node] = {}
-    waiting: list[Any] = [start]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, dict) or id(node) in group:
-            continue
-        group[id(node)] = node
-        waiting.extend(part for name, part in parts(node) if name in _BESIDE)
-        if isinstance(node.get("$ref"), str):
-            waiting.append(target(root, node["$ref"]))
-    return list(group.values())
 
 
 def _bound(node: Node, most: int) -> None:

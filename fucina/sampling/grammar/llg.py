@@ -48,8 +48,12 @@ _UNSUPPORTED = (
     "only supported",
     "does not fetch resources",
     "not implemented",
+    "not disjoint",
 )
-_TOO_LARGE = ("too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed")
+_TOO_LARGE = (
+    "too big", "too large", "too deeply", "too many", "recursion limit", "too complex", "panic", "exceed", "exhausted",
+    "decimal literal invalid",
+)  # fmt: skip
 
 
 def llguidance() -> Any:
@@ -71,7 +75,9 @@ def program(name: str, text: str) -> Program:
 
 def composed(grammars: list[dict[str, Any]]) -> Program:
     """Return a program of several grammars, of which the first is the text and may refer to the others by name."""
-    main = {**grammars[0], "name": grammars[0].get("name") or "main"}
+    taken = {grammar.get("name") for grammar in grammars[1:]}
+    free = next(name for name in ("main", *(f"main-{i}" for i in range(len(grammars)))) if name not in taken)
+    main = {**grammars[0], "name": grammars[0].get("name") or free}
     top = {"lark_grammar": f'%llguidance {{"no_forcing": true}}\nstart: @{main["name"]}'}
     return json.dumps({"grammars": [top, main, *grammars[1:]]}, ensure_ascii=False)
 

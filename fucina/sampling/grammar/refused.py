@@ -5,17 +5,15 @@ Only what the root can reach is looked at: an unused definition constrains nothi
 
 from __future__ import annotations
 
-import json
-import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import GrammarTooLarge, UnsatisfiableGrammar, UnsupportedKeyword
+from ...errors import UnsatisfiableGrammar, UnsupportedKeyword
+from .escapes import escapes
 from .finite import finite
+from .numeric import check_numbers
 from .walk import LISTS, MAPS, ONE, Node, names, reachable, together
-
-EXACT = 2**53  # up to here a 64-bit float holds every integer
 
 _LAYOUT = {"whitespace_flexible", "whitespace_pattern", "item_separator", "key_separator"}
 _ENFORCED = frozenset(
@@ -28,7 +26,6 @@ _NOTES = frozenset(
     "description discriminator example examples externalDocs id nullable readOnly title writeOnly xml".split()
 )
 _DROPPED = ("extends", "disallow", "divisibleBy")  # constraints of older drafts, which llguidance does not look at
-_IN_LARK = re.compile(r"%json\s*(?=\{)")
 
 
 class IgnoredKeyword(UserWarning):
@@ -48,6 +45,7 @@ def checked(schema: Node) -> list[Node]:
     for node in nodes:
         _check(schema, node)
         ignored.update(name for name in node.keys() - _ENFORCED - _NOTES if not name.startswith("x-"))
+    check_numbers(schema, nodes)
     if ignored:
         told = ", ".join(sorted(ignored)[:8])
         warnings.warn(
@@ -55,30 +53,23 @@ def checked(schema: Node) -> list[Node]:
         )
     if not finite(schema, nodes):
         raise UnsatisfiableGrammar(
-            "no text satisfies the schema: what it requires refers back to itself without an end"
+            "no text satisfies the schema: what it requires is forbidden, or refers back to itself without an end"
         )
     return nodes
 
 
-def check_embedded(schema: Any) -> None:
-    """Check a schema inside another kind of grammar.  Its layout may be its own, what is enforced may not."""
+def embedded(schema: Any) -> Any:
+    """Check a schema inside another kind of grammar, and return it as it is compiled.
+
+    Its layout may be its own, what is enforced may not.
+    """
     if schema is False:
         raise UnsatisfiableGrammar("no text satisfies the schema false")
-    if isinstance(schema, dict):
-        own = schema.get("x-guidance")
-        checked({k: v for k, v in schema.items() if k != "x-guidance"} if _only_layout(own) else schema)
-
-
-def check_lark(text: str) -> None:
-    """Check the schemas in a Lark grammar: what follows each `%json`."""
-    for found in _IN_LARK.finditer(text):
-        try:
-            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
-        except RecursionError:
-            raise GrammarTooLarge("a schema in the grammar is nested too deeply") from None
-        except ValueError:
-            continue  # in a string or a comment; elsewhere the compiler refuses it
-        check_embedded(schema)
+    if not isinstance(schema, dict):
+        return schema
+    own = schema.get("x-guidance", {})
+    nodes = checked({k: v for k, v in schema.items() if k != "x-guidance"} if _only_layout(own) else schema)
+    return {**schema, "x-guidance": {**own, "json_allowed_escapes": escapes(nodes)}}
 
 
 def _only_layout(value: Any) -> bool:
@@ -102,43 +93,12 @@ def _check(root: Node, node: Node) -> None:
             )
     if node.get("format") == "unknown":
         raise UnsupportedKeyword("Unknown format: unknown")
-    _check_numbers(node)
     for pattern in _patterns(node):
         if (operator := _set_operator(pattern)) is not None:
             raise UnsupportedKeyword(
                 f"pattern {pattern[:80]!r}: {operator} inside [ ] is not supported, it would be read as an operation on "
                 "sets of characters; write a backslash before it"
             )
-
-
-def _check_numbers(node: Node) -> None:
-    """Refuse numbers that would be rounded."""
-    for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
-        value = node.get(name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            continue
-        if abs(value) > EXACT:
-            raise UnsupportedKeyword(
-                f"{name} {str(value)[:40]} is not supported: it cannot be enforced to the last digit "
-                "(up to 2**53 it can)"
-            )
-    for name in ("const", "enum"):
-        waiting = [node.get(name)]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, int) and not _held(value):
-                raise UnsupportedKeyword(
-                    f"{name} {str(value)[:40]} is not supported: it would be rounded (integers up to 2**53 are not)"
-                )
-            waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-
-
-def _held(value: float) -> bool:
-    """Whether a 64-bit float holds a number."""
-    try:
-        return int(float(value)) == value if isinstance(value, int) else True
-    except OverflowError:
-        return False
 
 
 def _patterns(node: Node) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...checks import integer
 from ...errors import GrammarTooLarge, InvalidGrammar, InvalidOption, UnsatisfiableGrammar
+from .escapes import escapes
 from .limits import bound
 from .refused import checked
 
@@ -50,7 +51,8 @@ def prepared(schema: Any, whitespace: str | int, max_field: int | None) -> str:
             del node["uniqueItems"]
     if max_field is not None:
         bound(schema, nodes, max_field)
-    text = json.dumps({**schema, "x-guidance": layout}, ensure_ascii=False)
+    options = {**layout, "json_allowed_escapes": escapes(nodes)}
+    text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     _check_size(len(text))
     check_unicode("the schema", text)
     return text

@@ -18,6 +18,7 @@ ONE = (
     "then", "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+BESIDE = ("allOf", "anyOf", "oneOf")  # of these, the parts speak of the same value
 MAPS = ("dependentSchemas", "patternProperties", "properties")
 
 
@@ -121,6 +122,21 @@ def together(root: Node, node: Node) -> list[Node]:
             waiting.append(target(root, one["$ref"]))
         if isinstance(one.get("allOf"), list):
             waiting.extend(one["allOf"])
+    return list(found.values())
+
+
+def beside(root: Node, node: Node) -> list[Node]:
+    """Return a schema, and all below it that speak of the same value, in each of its choices."""
+    found: dict[int, Node] = {}
+    waiting: list[Any] = [node]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, dict) or id(one) in found:
+            continue
+        found[id(one)] = one
+        waiting.extend(part for name, part in parts(one) if name in BESIDE)
+        if isinstance(one.get("$ref"), str):
+            waiting.append(target(root, one["$ref"]))
     return list(found.values())
 
 
