@@ -41,6 +41,23 @@ BODIES = {
         ],
         "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}, "thinking": {"type": "disabled"},
     },
+    "/v1/messages/count_tokens": {
+        "model": "m", "system": "s", "messages": [{"role": "user", "content": [{"type": "text", "text": "u"}]}, {"role": "system", "content": "t"}],
+        "tools": [{"type": "custom", "name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "tool", "name": "f"}, "output_config": {"effort": "low"},
+    },
+    "/v1/responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+            {"type": "reasoning", "summary": []},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "r"},
+        ],
+        "instructions": "s", "max_output_tokens": 2, "temperature": 0.5, "seed": 1, "stream": False, "truncation": "disabled", "store": False,
+        "metadata": {"a": "b"}, "reasoning": {"effort": "low"}, "include": ["reasoning.encrypted_content"],
+        "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}], "tool_choice": "auto",
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+    },
     "/tokenize": {"content": "ab", "add_special": True, "parse_special": False, "with_pieces": True},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/apply-template": {"messages": [{"role": "user", "content": "u"}], "tools": [TOOL]},
@@ -110,7 +127,7 @@ def check(path, response):
         return
     body = response.json()
     if response.status_code != 200:
-        shape = {"message", "type"} if path == "/v1/messages" else {"message", "type", "param", "code"}
+        shape = {"message", "type"} if path.startswith("/v1/messages") else {"message", "type", "param", "code"}
         assert set(body["error"]) == shape and len(response.content) < 3000
 
 
@@ -120,7 +137,11 @@ def check(path, response):
 @given(st.sampled_from(sorted(BODIES)), MOVES)
 def test_changed_bodies(server, path, moves):
     body = changed(BODIES[path], moves)
-    for name in ("max_tokens", "max_completion_tokens"):  # those that stay right should not take long
+    for name in (
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+    ):  # those that stay right should not take long
         if isinstance(body.get(name), (int, float)) and body[name] > 3:
             body[name] = 3
     check(path, server(path, json.dumps(body, ensure_ascii=True).encode()))
