@@ -120,7 +120,11 @@ class Running:
         reason = finish_reason(stream, self._text)
         if error is None and reason == "cancelled":
             error = Cancelled("the request was given up")
-        end = self._done() if error is None else Failed(error)
+        end: Done | Failed
+        try:
+            end = self._done() if error is None else Failed(error)
+        except Exception as failure:  # what is told about one reply may not end the others
+            end = Failed(failure)
         self.job.put(end)
         return end
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InvalidGrammar
 from ..sampling import Grammar
-from ..sampling.grammar.schema import prepared
+from ..sampling.grammar.schema import SPACED
 from .fields import Fields, bad
 from .problems import Problem
 from .scanners import CLOSE_CALL, OPEN_CALL
@@ -113,9 +113,9 @@ def call_grammar(tools: Sequence[Tool]) -> Grammar:
         lines = ["start: " + " | ".join(f"call{i}" for i in range(len(tools)))]
         for i, tool in enumerate(tools):
             begin = f'{OPEN_CALL}\n{{"name": {json.dumps(tool.name)}, "arguments": '
-            schema = prepared(tool.parameters if tool.strict else {"type": "object"}, "spaced", None)
+            schema = {"x-guidance": dict(SPACED), **(tool.parameters if tool.strict else {"type": "object"})}
             lines.append(f"call{i}: {json.dumps(begin)} arguments{i} {json.dumps(chr(125) + chr(10) + CLOSE_CALL)}")
-            lines.append(f"arguments{i}: %json {schema}")
+            lines.append(f"arguments{i}: %json {json.dumps(schema)}")
         return Grammar.lark("\n".join(lines))
     except InvalidGrammar as error:
         raise Problem(400, f"the parameters of a tool cannot be enforced: {error}", param="tools") from None

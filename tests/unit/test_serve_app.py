@@ -579,15 +579,18 @@ def test_a_body_that_never_comes(app, monkeypatch):
 
 
 class Held:
-    """Holds the engine's thread of an app after its next pass, until `free`."""
+    """Holds the engine's thread of an app after some passes, by default the next one, until `free`."""
 
-    def __init__(self, app):
+    def __init__(self, app, passes=1):
+        self.left = passes
         self.passed, self.at, self.go = app.metrics.passed, threading.Event(), threading.Event()
         app.metrics.passed = self._hold
 
     def _hold(self, stats):
-        self.at.set()
-        assert self.go.wait(60)
+        self.left -= 1
+        if self.left <= 0:
+            self.at.set()
+            assert self.go.wait(60)
         self.passed(stats)
 
     async def reached(self):
@@ -715,6 +718,36 @@ def test_a_client_that_hangs_up_frees_its_slot(app, stream):
     assert threading.active_count() <= threads + 3  # those of the pool that prepares
     assert app.pool.stats().in_use == 0
     assert choice_of(chat(app, temperature=0))["message"]["content"] == expected(app, 6)[1]
+
+
+def test_a_client_that_takes_nothing_counts_as_gone(app, monkeypatch):
+    monkeypatch.setattr(serve_http, "WRITE_SECONDS", 0.01)
+    body = {"messages": USER, "max_tokens": 480, "stream": True, "logit_bias": {"257": -100}}
+    given = [False]
+
+    async def receive():
+        if given[0]:
+            await asyncio.Event().wait()
+        given[0] = True
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def send(message):
+        await asyncio.Event().wait()
+
+    scope = {
+        "type": "http", "method": "POST", "path": CHAT, "query_string": b"", "http_version": "1.1", "scheme": "http",
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+    held = Held(app, passes=2)  # the first token is told by then
+
+    async def go():
+        await app(scope, receive, send)
+        held.free()
+        while app.worker.busy:
+            await asyncio.sleep(0)
+
+    asyncio.run(go())
+    assert 'end="cancelled"} 1.0' in ask(app, "GET", "/metrics").text
 
 
 def test_many_clients_at_once_get_their_own_texts(app):

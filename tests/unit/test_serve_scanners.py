@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fucina.serve import Done, GenerateRequest, Job, TextDelta
+from fucina.serve.parts import Scan, whole
 from fucina.serve.scanners import Call, CallScanner, Reasoning, Text, ThinkScanner, begun, call_of
 
 PIECES = [
@@ -100,6 +103,20 @@ def test_leading_reasoning():
     assert think("<thin") == [Text("<thin")]
     assert think("<think></think>  ") == []
     assert think("") == []
+
+
+def test_what_was_held_back_is_told_at_the_end():
+    def told(text, scan):
+        job = Job(GenerateRequest([1], 1))
+        for event in (TextDelta(text, (1,)), Done("stop", 1, 1, 0)):
+            job.put(event)
+        return asyncio.run(whole(job, scan))
+
+    assert told("a <tool", Scan(tools=True)).text == "a <tool"
+    assert told("<thin", Scan(think=True)).text == "<thin"
+    both = told('<think>a</think>b<tool_call>{"name": "f"}</tool_call><tool_', Scan(True, False, True))
+    assert (both.reasoning, both.text, both.calls, both.end.finish) == ("a", "b<tool_", [Call("f", "{}")], "tool_calls")
+    assert told("a</think>b", Scan(True, True)).reasoning == "a"
 
 
 def test_beginnings_of_markers():

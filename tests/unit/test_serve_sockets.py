@@ -81,7 +81,7 @@ def test_the_command_serves_until_ctrl_c_and_keeps_its_rows(path, tmp_path, monk
     found = []
 
     def ask(url):
-        with httpx.Client(base_url=url, trust_env=False) as client:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
             assert client.get("/health").json() == {"status": "ok", "model": "tiny", "queue_depth": 0}
             assert client.post("/v1/chat/completions", json=body).status_code == 401
             answer = client.post("/v1/chat/completions", json=body, headers={"authorization": "Bearer secret"})
@@ -116,7 +116,7 @@ def test_a_key_in_the_environment(path, monkeypatch):
     monkeypatch.setenv("FUCINA_API_KEY", "from outside")
 
     def ask(url):
-        with httpx.Client(base_url=url, trust_env=False) as client:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
             assert client.get("/v1/models").status_code == 401
             assert client.get("/v1/models", headers={"x-api-key": "from outside"}).status_code == 200
 
@@ -179,7 +179,7 @@ def test_odd_requests(model):
         assert two.count(b"HTTP/1.1 200") == 2
         half = talk(server, post(good[:10], length=len(good)), half=True)
         assert not half or half.startswith(b"HTTP/1.1 4")
-        with httpx.Client(base_url=server.address, trust_env=False) as client:
+        with httpx.Client(base_url=server.address, trust_env=False, timeout=60) as client:
             assert client.get("/slots").json()["busy"] == 0
 
 
@@ -200,7 +200,7 @@ def test_readers_that_vanish_leave_nothing(model):
             with socket.create_connection((host, int(port)), timeout=30) as s:
                 s.sendall(post(body))
                 assert s.recv(15) == b"HTTP/1.1 200 OK"
-        with httpx.Client(base_url=server.address, trust_env=False) as client:
+        with httpx.Client(base_url=server.address, trust_env=False, timeout=60) as client:
             while client.get("/slots").json()["busy"]:
                 pass
             found = client.get("/metrics").text
@@ -209,7 +209,7 @@ def test_readers_that_vanish_leave_nothing(model):
 
 def test_ctrl_c_lets_replies_end_and_refuses_new_ones(model):
     body = {"messages": USER, "max_tokens": 60, "stream": True, "temperature": 0, "logit_bias": {"257": -100}}
-    with served(model) as server, httpx.Client(base_url=server.address, trust_env=False) as client:
+    with served(model) as server, httpx.Client(base_url=server.address, trust_env=False, timeout=60) as client:
         with client.stream("POST", "/v1/chat/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)

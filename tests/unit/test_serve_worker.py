@@ -118,9 +118,11 @@ def test_a_request_joins_while_others_run(model, pool):
 
 def test_equal_prompts_asked_together_are_computed_once(model, pool):
     ids = list(range(1, 41))
-    with Worker(model, pool, queue=16, streams=3) as worker:
+    seen = Gate()
+    with Worker(model, pool, queue=16, streams=3, observer=seen) as worker:
         jobs = worker.submit_all([request(model, ids, temperature=0.9, seed=i) for i in range(5)])
         replies = [collected(job) for job in jobs]
+        assert max(stats.streams for stats in seen.passes) == 3
     assert [ended(r[2]).cached_tokens for r in replies] == [0, 39, 39, 39, 39]
     for i, reply in enumerate(replies):
         assert reply[0] == alone(model, request(model, ids, temperature=0.9, seed=i))[0]
@@ -147,6 +149,9 @@ def test_cancel_and_ask_again_many_times(model, pool):
             job.cancel()
         assert collected(worker.submit(request(model, most=20)))[0] == expected
         assert threading.active_count() <= threads + 1  # the one that prepares masks
+        while worker.busy:
+            pass
+        assert worker._scheduler.streams == []
     assert pool.stats().in_use == 0
 
 
