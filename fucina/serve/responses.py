@@ -13,7 +13,7 @@ from .fields import Fields, bad, unsupported
 from .jobs import Done
 from .options import read_choosing
 from .parts import Ask, Choice, End, Part, Scan
-from .problems import Problem
+from .problems import Problem, openai_shape
 from .responses_in import read_choice, read_effort, read_include, read_input, read_stream_options, read_text, read_tools
 from .scanners import Call, Reasoning, Text
 from .tools import Tool, forced
@@ -159,8 +159,13 @@ class Responses(Dialect[ResponsesAsk]):
     def failed(self, ask: ResponsesAsk, problem: Problem) -> str:
         event, code = ask.numbered.event, "server_error" if problem.status >= 500 else "invalid_prompt"
         failed = self._response(ask, "failed", [], error={"code": code, "message": problem.message})
-        told = event("error", code=code, message=problem.message, param=problem.param)
+        told = event("error", code=code, message=problem.message, param=_param(problem))
         return told + event("response.failed", response=failed)
+
+    def error(self, problem: Problem) -> dict[str, Any]:
+        shape = openai_shape(problem)
+        shape["error"]["param"] = _param(problem)
+        return shape
 
     # --- frames of an end ---------------------------------------------------------------------------------------------
 
@@ -234,6 +239,12 @@ class Responses(Dialect[ResponsesAsk]):
             "output_tokens_details": {"reasoning_tokens": min(reasoning, done.completion_tokens)},
             "total_tokens": done.prompt_tokens + done.completion_tokens,
         }
+
+
+def _param(problem: Problem) -> str | None:
+    """The field that a problem is about: what chats call otherwise has its name here."""
+    names = {"messages": "input", "response_format": "text.format"}
+    return None if problem.param is None else names.get(problem.param, problem.param)
 
 
 def _status(cut: bool) -> str:

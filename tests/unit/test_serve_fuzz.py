@@ -105,7 +105,7 @@ def changed(body, moves):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    model = fucina.load(write_chat_model(tmp_path_factory.mktemp("model") / "chat.gguf", TOOLS_TEMPLATE), context=256)
+    model = fucina.load(write_chat_model(tmp_path_factory.mktemp("model") / "chat.gguf", TOOLS_TEMPLATE))
     with fucina.SlotPool(model, memory="64MiB") as pool:
         app = App(model, pool)
         loop = asyncio.new_event_loop()
@@ -118,6 +118,11 @@ def server(tmp_path_factory):
         loop.close()
         app.close(0.0)
     model.close()
+
+
+@pytest.mark.parametrize("path", sorted(BODIES))
+def test_what_is_changed_was_right(server, path):
+    assert server(path, json.dumps(BODIES[path]).encode()).status_code == 200
 
 
 def check(path, response):

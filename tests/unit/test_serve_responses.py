@@ -312,6 +312,8 @@ def test_what_is_refused(app, model):
         {"metadata": 3}, {"max_tokens": 3}, {"messages": USER},
     ):  # fmt: skip
         refused(send(app, **wrong))
+    refused(send(app, input="x" * 3000), param="input", code="context_length_exceeded")
+    refused(send(app, text={"format": {"type": "json_schema", "schema": {"type": "nothing"}}}), param="text.format")
     refused(send(app, model="gpt-9"), 404, "model", "model_not_found")
     refused(asked(app, "GET", "/v1/responses"), 404)
     refused(asked(app, "POST", "/v1/responses", raw=b"{"))
