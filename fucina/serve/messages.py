@@ -179,7 +179,7 @@ def _event(kind: str, **more: Any) -> str:
 
 
 def count_tokens(service: Service, body: dict[str, Any]) -> dict[str, Any]:
-    """POST /v1/messages/count_tokens: how many tokens a request's prompt has."""
+    """POST /v1/messages/count_tokens: the length of a prompt in tokens."""
     fields = Fields(body)
     fields.need("model")
     fields.text("model")
