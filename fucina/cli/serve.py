@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", default="smollm2", metavar="MODEL", help="a name from `fucina models`, or a .gguf (smollm2)"
     )
-    parser.add_argument("--name", type=text.argument, help="what the model is called (its file's name)")
+    parser.add_argument(
+        "--name", type=text.argument, help="what the model is called (its name in `fucina models`, or its file's)"
+    )
     group = parser.add_argument_group("who may ask, and where")
     group.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
     group.add_argument("--port", type=int, default=8080, metavar="N", help="0: any that is free (8080)")

@@ -95,7 +95,7 @@ class Running:
             self._slot.store(self.job.request.ids)
 
     def settle(self, error: Exception | None = None) -> Done | Failed:
-        """End the reply: give its rows to the pool, and tell its asker.
+        """End the reply: give its rows to the pool, and its last text to its asker; return the event that ends it.
 
         Parameters
         ----------
@@ -125,7 +125,6 @@ class Running:
             end = self._done() if error is None else Failed(error)
         except Exception as failure:  # what is told about one reply may not end the others
             end = Failed(failure)
-        self.job.put(end)
         return end
 
     def _done(self) -> Done:

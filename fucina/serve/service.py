@@ -12,6 +12,7 @@ from ..chat.formats import ChatFormat
 from ..chat.messages import Message
 from ..chat.prompts import choose_template, stop_ids
 from ..errors import ChatTemplateError, ContextFull, EmptyInput
+from ..known_models import entry_of_file
 from ..sampling.recommended import recommended_sampling
 from .problems import Problem
 from .scanners import CLOSE_THINK, OPEN_CALL, OPEN_THINK
@@ -26,7 +27,7 @@ class Service:
     Parameters
     ----------
     model
-    name : what it is called; its file's name is known too.
+    name : what it is called; default its name in `fucina models`, else that of its file.  All of these are known.
 
     Attributes
     ----------
@@ -38,8 +39,9 @@ class Service:
 
     def __init__(self, model: Model, name: str | None = None) -> None:
         self.model = model
-        self.name = name or model.path.stem
-        self.names = {self.name, model.path.stem, model.path.name}
+        entry = entry_of_file(model.path)
+        self.name = name or (model.path.stem if entry is None else entry.name)
+        self.names = {self.name, model.path.stem, model.path.name} | ({entry.name} if entry is not None else set())
         self.template = choose_template(model, None)
         self.source = "" if self.template is None else model.chat_template or ""
         self.hermes = OPEN_CALL in self.source and "tools" in self.source

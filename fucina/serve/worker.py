@@ -256,14 +256,16 @@ class Worker:
         with suppress(ValueError):
             self._scheduler.remove(running.stream)
         end = running.settle(error)
-        with suppress(Exception):
-            self._observer.ended(running.job, end, running)
+        self._end(running.job, end, running)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        end = Failed(error)
-        job.put(end)
+        self._end(job, Failed(error), None)
+
+    def _end(self, job: Job, end: Done | Failed, running: Running | None) -> None:
+        """Tell the end of a job: first to who counts, so that the asker finds it counted."""
         with suppress(Exception):
-            self._observer.ended(job, end, None)
+            self._observer.ended(job, end, running)
+        job.put(end)
 
     def _end_waiting(self) -> None:
         """End all that stand in the line."""
