@@ -326,6 +326,21 @@ class EngineClosed(FucinaError, RuntimeError):
     """A pass was asked for from a model that was closed."""
 
 
+# --- server -----------------------------------------------------------------------------------------------------
+
+
+class QueueFull(FucinaError, RuntimeError):
+    """As many requests wait as may wait."""
+
+
+class ServerNotEnabled(FucinaError, ImportError):
+    """The server needs packages that are not installed; the message has the command that installs them."""
+
+
+class ShuttingDown(FucinaError, RuntimeError):
+    """The server ends: it takes no new request, and those that were not complete in time end with this."""
+
+
 # --- measuring --------------------------------------------------------------------------------------------------
 
 

@@ -40,14 +40,14 @@ def constrain_turn(
     """
     c = conversation
     chosen = c.grammar if grammar is ... else grammar
-    constraint = None if chosen is None else chosen.constraint(c.model, _ends(c.model, c.stop_ids))
+    constraint = None if chosen is None else chosen.constraint(c.model, text_ends(c.model, c.stop_ids))
     own = [p for p in c.sampler.processors if before is None or p is not before.constraint]
     c.sampler.processor = compose(*own, constraint)
     constrain(c.drafter, structure_of(c.sampler.processor))
     return None if chosen is None or constraint is None else Constrained(chosen, constraint)
 
 
-def _ends(model: Model, stop_ids: frozenset[int]) -> frozenset[int]:
+def text_ends(model: Model, stop_ids: frozenset[int]) -> frozenset[int]:
     """Of the tokens that end a reply, those that are no text; a text token that ends it may still be part of it."""
     tokenizer = model.tokenizer
     markers = {

@@ -50,16 +50,18 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what `fucina.load` takes."""
     add_model_name(parser)
+    add_running_options(parser)
+
+
+def add_running_options(parser: argparse.ArgumentParser, context: str = "as the model was trained") -> None:
+    """Add what `fucina.load` takes beside a name; `context` tells the default of that option."""
     group = parser.add_argument_group("running the model")
     group.add_argument(
         "--backend", choices=("native", "naive"), default="native", help="compiled, or plain NumPy (native)"
     )
     group.add_argument("--threads", type=int, metavar="N", help="threads of the native backend (the machine's cores)")
     group.add_argument(
-        "--context",
-        type=int,
-        metavar="N",
-        help="longest text in tokens, prompt and reply together (what the model was trained with)",
+        "--context", type=int, metavar="N", help=f"longest text in tokens, prompt and reply together ({context})"
     )
     group.add_argument(
         "--cache-dtype", choices=("f16", "f32"), help="number format of the cache (f16; f32 for a model in f32)"

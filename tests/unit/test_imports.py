@@ -37,7 +37,8 @@ BELOW = {
     "loading": "checks engine errors gguf hub model models ops tokenizers",
     "chat": "cache checks defaults engine errors generation interrupts sampling saving speculative tokenizers",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",
-    "cli": "cache chat checks defaults errors gguf hub loading measure models ops replacing sampling speculative tokenizers",
+    "serve": "cache chat checks defaults engine errors generation known_models sampling speculative tokenizers",
+    "cli": "cache chat checks defaults errors gguf hub loading measure models ops replacing sampling serve speculative tokenizers",
     "__main__": "cli",
 }
 

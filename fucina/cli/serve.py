@@ -1,0 +1,147 @@
+"""`fucina serve`: answer requests over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from .. import checks
+from ..errors import InvalidOption
+from . import common, text
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+CONTEXT = 4096
+KEY = "FUCINA_API_KEY"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "model", nargs="?", default="smollm2", metavar="MODEL", help="a name from `fucina models`, or a .gguf (smollm2)"
+    )
+    parser.add_argument(
+        "--name", type=text.argument, help="what the model is called (its name in `fucina models`, or its file's)"
+    )
+    group = parser.add_argument_group("who may ask, and where")
+    group.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
+    group.add_argument("--port", type=int, default=8080, metavar="N", help="0: any that is free (8080)")
+    group.add_argument(
+        "--api-key",
+        type=text.argument,
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"ask for this key; may be repeated: each key has rows and turns of its own (the variable {KEY} is one too)",
+    )
+    group.add_argument(
+        "--allow-host",
+        type=text.argument,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also answer to this name; may be repeated (names of this machine if it alone is listened to, else any)",
+    )
+    group.add_argument("--cors-origin", type=text.argument, metavar="ORIGIN", help="let web pages of this origin ask")
+    group = parser.add_argument_group("how much at once")
+    group.add_argument("--batch", type=int, default=8, metavar="N", help="replies that are made at once (8)")
+    group.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (16)")
+    group.add_argument("--conns", type=int, default=32, metavar="N", help="requests that may be under way (32)")
+    group.add_argument("--memory", default="1GiB", metavar="SIZE", help="for rows of earlier requests (1GiB)")
+    group.add_argument(
+        "--kv-cache-dir", metavar="DIR", help="keep rows that memory has no room for there, for later runs too"
+    )
+    group.add_argument("--kv-cache-size", default="4GiB", metavar="SIZE", help="of files there (4GiB)")
+    group.add_argument(
+        "--spec", action="store_true", help="draft tokens: the same replies, in less time where text repeats"
+    )
+    group.add_argument(
+        "--grace", type=float, default=10.0, metavar="S", help="seconds that replies have to end after Ctrl-C (10)"
+    )
+    common.add_running_options(parser, f"{CONTEXT}, or less if the model was trained with less")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    from ..serve import App, Rules, Server  # raises where packages are missing, before a model is loaded
+    from ..serve.gate import guarded_hosts
+
+    keys = [*args.api_key, *filter(None, [os.environ.get(KEY)])]
+    _check(args, keys)
+    rules = Rules(keys, guarded_hosts(args.host, args.allow_host), args.cors_origin, args.conns)
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.ERROR)
+    model = _load(args)
+    try:
+        from ..chat import SlotPool
+
+        _quiet()
+        with SlotPool(model, args.memory, args.kv_cache_dir, args.kv_cache_size) as pool:
+            app = App(
+                model,
+                pool,
+                rules,
+                name=args.name,
+                queue=args.queue,
+                streams=args.batch,
+                speculation=args.spec,
+                grace=args.grace,
+            )
+            try:
+                server = Server(app, args.host, args.port, lambda url: _tell(app, url))
+                server.serve_until_stopped()
+            finally:
+                app.close(0.0)
+    finally:
+        model.close()
+    return 0
+
+
+def _check(args: argparse.Namespace, keys: list[str]) -> None:
+    """Refuse wrong options before a model is loaded."""
+    checks.integer("--port", args.port, 0, 65535)
+    checks.integer("--batch", args.batch, 1)
+    checks.integer("--queue", args.queue, 0)
+    checks.integer("--conns", args.conns, 1)
+    checks.real("--grace", args.grace, 0, 3600)
+    checks.byte_count("--memory", args.memory)
+    checks.byte_count("--kv-cache-size", args.kv_cache_size)
+    if any(not key.strip() or not key.isprintable() for key in keys):
+        raise InvalidOption("--api-key must be printable and not empty")
+    if args.cors_origin is not None and not (args.cors_origin.isascii() and args.cors_origin.isprintable()):
+        raise InvalidOption("--cors-origin must be an origin like https://example.org, or *")
+
+
+def _load(args: argparse.Namespace) -> Model:
+    """Load the model, by default with a context that does not take too much memory."""
+    from .. import hub
+    from ..gguf import GgufFile
+
+    if args.context is None:
+        with GgufFile(hub.find(args.model)) as file:
+            name = file.metadata.str("general.architecture", default="")
+            trained = file.metadata.get(f"{name}.context_length", CONTEXT)
+        args.context = min(CONTEXT, int(trained)) if isinstance(trained, int) else CONTEXT
+    return common.load_model(args)
+
+
+def _quiet() -> None:
+    """What requests cause is no matter for the server's terminal, and their texts less so."""
+    from ..sampling.grammar import IgnoredKeyword
+    from ..tokenizers.base import UnencodableBytes
+
+    for kind in (IgnoredKeyword, UnencodableBytes):
+        warnings.simplefilter("ignore", kind)
+
+
+def _tell(app: object, url: str) -> None:
+    from ..serve import App
+
+    assert isinstance(app, App)
+    worker, service = app.worker, app.service
+    text.tell(
+        f"{service.name} at {url}: {worker.streams} replies at once, context {service.model.context}. Ctrl-C ends it."
+    )

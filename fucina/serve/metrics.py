@@ -1,0 +1,78 @@
+"""Counts for Prometheus: what the engine's thread did, and what waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..engine import PassStats
+from ..speculative.factory import stats_of
+from .jobs import Cancelled, Done, Failed, Job
+from .running import Running
+from .worker import Observer, Worker
+
+if TYPE_CHECKING:
+    from ..cache.pool import SlotPool
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics(Observer):
+    """Counts of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"fucina_{name}", text, labels, registry=self.registry)
+
+        def seconds(name: str, text: str) -> Histogram:
+            return Histogram(f"fucina_{name}_seconds", text, buckets=SECONDS, registry=self.registry)
+
+        self.requests = counter("requests", "Replies that have ended, by how", "end")
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts")
+        self.cached_tokens = counter("cached_tokens", "Tokens of prompts whose rows were there already")
+        self.completion_tokens = counter("completion_tokens", "Tokens of replies")
+        self.drafted = counter("drafted_tokens", "Tokens that were drafted and verified")
+        self.accepted = counter("accepted_tokens", "Drafted tokens that were right")
+        self.passes = counter("passes", "Passes of the model")
+        self.rows = counter("rows", "Rows of these passes, by what they were for", "use")
+        self.queue_time = seconds("queue_time", "From a request to its stream")
+        self.first_token = seconds("time_to_first_token", "From a request to the first token of its reply")
+        self.waiting = Gauge("fucina_waiting_requests", "Requests that wait", registry=self.registry)
+        self.running = Gauge("fucina_running_requests", "Requests that are answered", registry=self.registry)
+        self.pool_bytes = Gauge("fucina_pool_bytes", "Bytes of stored rows", registry=self.registry)
+        self.pool_texts = Gauge("fucina_pool_texts", "Stored texts", registry=self.registry)
+
+    def passed(self, stats: PassStats) -> None:
+        self.passes.inc()
+        self.rows.labels("decode").inc(stats.rows - stats.drafted)
+        self.rows.labels("draft").inc(stats.drafted)
+        self.rows.labels("prompt").inc(stats.prefill)
+
+    def ended(self, job: Job, end: Done | Failed, running: Running | None) -> None:
+        cancelled = isinstance(end, Failed) and isinstance(end.error, Cancelled)
+        self.requests.labels(end.finish if isinstance(end, Done) else "cancelled" if cancelled else "error").inc()
+        if running is None:
+            return
+        stream = running.stream
+        self.prompt_tokens.inc(stream.prompt_end)
+        self.cached_tokens.inc(stream.reused)
+        self.completion_tokens.inc(stream.committed)
+        self.queue_time.observe(max(running.joined - job.asked, 0.0))
+        if running.first:
+            self.first_token.observe(max(running.first - job.asked, 0.0))
+        if (stats := stats_of(stream.drafter)) is not None:
+            self.drafted.inc(stats.drafted)
+            self.accepted.inc(stats.accepted)
+
+    def text(self, worker: Worker, pool: SlotPool) -> bytes:
+        """All counts as Prometheus reads them."""
+        stats = pool.stats()
+        self.waiting.set(worker.waiting)
+        self.running.set(worker.busy)
+        self.pool_bytes.set(stats.bytes)
+        self.pool_texts.set(stats.entries)
+        return generate_latest(self.registry)

@@ -1,0 +1,177 @@
+"""One reply in the making: its slot, its stream, and what its tokens spell."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine import Stream
+from ..engine.text import StreamText
+from ..generation import finish_reason, is_complete
+from ..sampling import BiasTokens, Sampler, compose
+from ..speculative import make_drafter
+from .jobs import Cancelled, Done, Failed, Job, TextDelta, TokenLogprob
+
+if TYPE_CHECKING:
+    from ..cache.pool import Slot, SlotPool
+    from ..model import Model
+
+OPENING_ROWS = 32  # of a pass that computes a beginning which is to be stored at its end
+FLOOR = -9999.0
+"""The logarithm of probabilities that are 0, or too small for a number: JSON has no infinity."""
+
+
+class Running:
+    """A job that has a stream.
+
+    Attributes
+    ----------
+    job, stream
+    joined, first : clock readings: when it got its stream, and its first token (0 before).
+    """
+
+    def __init__(self, job: Job, model: Model, pool: SlotPool, speculation: bool) -> None:
+        self.job, self.joined, self.first = job, perf_counter(), 0.0
+        request = job.request
+        self._constraint = None if request.grammar is None else request.grammar.constraint(model, request.grammar_ends)
+        biases = BiasTokens(request.biases) if request.biases else None
+        sampler = Sampler(request.options, compose(biases, self._constraint))
+        drafter = make_drafter(model, speculation, (), self._constraint)
+        self._text = StreamText(model.tokenizer, request.stops)
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._row: np.ndarray | None = None
+        self._model = model
+        self._slot: Slot | None = pool.acquire(
+            request.ids, tenant=request.tenant, capacity=min(model.context, len(request.ids) + request.max_tokens)
+        )
+        try:
+            self.stream = Stream(
+                self._slot.state,
+                list(request.ids),
+                sampler,
+                drafter,
+                stop_tokens=request.ends,
+                max_tokens=request.max_tokens,
+                on_token=self._take,
+                on_row=None if request.top_logprobs is None else self._note_row,
+            )
+        except BaseException:
+            self._slot.discard()
+            raise
+        # A text that begins like this one is known, but its windows or recurrent parts were not stored at that place.
+        self._shared = self._slot.shared if self.stream.cached < self._slot.shared < len(request.ids) else 0
+
+    @property
+    def opening(self) -> bool:
+        """Whether the beginning of the prompt is to be computed and stored before the stream takes part in passes."""
+        return self._shared > 0
+
+    def open(self) -> None:
+        """Compute the next rows of that beginning; at its end, store it: the next request can go on from there."""
+        stream = self.stream
+        tokens = stream.tokens[stream.cached : min(stream.cached + OPENING_ROWS, self._shared)]
+        if tokens:
+            self._model.forward_rows([(stream.state, tokens, 0)])
+            stream.state.commit(len(tokens))
+        if stream.cached >= self._shared and self._slot is not None:
+            self._slot.store(stream.tokens[: self._shared])
+            self._shared = 0
+
+    def flush(self) -> None:
+        """Give out what was decided since the last time."""
+        if not self._tokens:
+            return
+        delta = TextDelta(self._text.unread(), tuple(self._tokens), tuple(self._logprobs))
+        self._tokens.clear()
+        self._logprobs.clear()
+        self.job.put(delta)
+
+    def share_prompt(self) -> None:
+        """Let others begin with the rows of this prompt."""
+        if self._slot is not None:
+            self._slot.store(self.job.request.ids)
+
+    def settle(self, error: Exception | None = None) -> Done | Failed:
+        """End the reply: give its rows to the pool, and its last text to its asker; return the event that ends it.
+
+        Parameters
+        ----------
+        error : what has ended it; by default, what its stream says.
+        """
+        stream, slot, self._slot = self.stream, self._slot, None
+        error = error or stream.error
+        if not stream.check_end():
+            stream.cancel()
+            stream.check_end()
+        try:
+            if slot is not None:
+                slot.release(stream.tokens)
+        except Exception as failure:
+            error = error or failure
+            if slot is not None:
+                slot.discard()
+        self._text.finish()
+        rest = self._text.unread()
+        if self._tokens or rest:
+            self.job.put(TextDelta(rest, tuple(self._tokens), tuple(self._logprobs)))
+        reason = finish_reason(stream, self._text)
+        if error is None and reason == "cancelled":
+            error = Cancelled("the request was given up")
+        end: Done | Failed
+        try:
+            end = self._done() if error is None else Failed(error)
+        except Exception as failure:  # what is told about one reply may not end the others
+            end = Failed(failure)
+        return end
+
+    def _done(self) -> Done:
+        stream, text, request = self.stream, self._text, self.job.request
+        complete = None
+        if request.grammar is not None and self._constraint is not None:
+            complete = is_complete(request.grammar, self._constraint, stream, text)
+        return Done(
+            "length" if finish_reason(stream, text) == "length" else "stop",
+            stream.prompt_end,
+            stream.committed,
+            stream.reused,
+            None if text.fired is None else text.stops.index(text.fired),
+            complete,
+        )
+
+    # --- on the way ---------------------------------------------------------------------------------------------------
+
+    def _note_row(self, length: int, row: np.ndarray) -> None:
+        self._row = row
+
+    def _take(self, token: int) -> bool:
+        self.first = self.first or perf_counter()
+        ended = self._text.take(token)
+        self._tokens.append(token)
+        if self._row is not None:
+            self._logprobs.append(logprob_of(self._row, token, self.job.request.top_logprobs or 0))
+        return ended
+
+
+def logprob_of(row: np.ndarray, token: int, top: int) -> TokenLogprob:
+    """The logarithms of the probabilities that a row of logits gives to a token, and to the likeliest ones.
+
+    Equal logits are ordered by lowest id.
+    """
+    row = row.astype(np.float64)
+    highest = row.max()
+    total = highest + np.log(np.exp(row - highest).sum())
+    best: tuple[tuple[int, float], ...] = ()
+    if top:
+        top = min(top, len(row))
+        least = np.partition(row, len(row) - top)[len(row) - top]
+        ids = np.flatnonzero(row >= least)
+        ids = ids[np.argsort(-row[ids], kind="stable")][:top]
+        best = tuple((int(i), _finite(row[i] - total)) for i in ids)
+    return TokenLogprob(token, _finite(row[token] - total), best)
+
+
+def _finite(value: float) -> float:
+    return float(value) if value > FLOOR else FLOOR
