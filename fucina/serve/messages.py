@@ -23,6 +23,7 @@ from .tools import Tool, checked_tools, forced, read_tool
 
 IGNORED = ("metadata", "cache_control", "service_tier", "container", "context_management", "inference_geo")
 REFUSED = ("mcp_servers",)
+MAX_SEQUENCES = 1000  # each is looked for at every token, on the thread that all replies share
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Messages(Dialect[MessagesAsk]):
         chosen.setdefault("seed", secrets.randbits(32))
         if chosen.get("temperature") != 0:
             chosen = {**service.sampling, **chosen}
-        stops = read_stops(fields, "stop_sequences", None)
+        stops = read_stops(fields, "stop_sequences", MAX_SEQUENCES)
         stream = fields.flag("stream")
         fields.end()
         constrained = grammar is not None or must_call is not None

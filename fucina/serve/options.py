@@ -91,13 +91,13 @@ def read_choosing(fields: Fields, service: Service, max_tokens: int) -> Choosing
     )
 
 
-def read_stops(fields: Fields, name: str = "stop", most: int | None = MAX_STOPS) -> tuple[str, ...]:
+def read_stops(fields: Fields, name: str = "stop", most: int = MAX_STOPS) -> tuple[str, ...]:
     """Read stop texts: one, or an array of at most `most`; none of them empty."""
     stop = fields.take(name)
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
         raise bad(name, f"{name} must be a string or an array of strings, none of them empty")
-    if most is not None and len(stops) > most:
+    if len(stops) > most:
         raise bad(name, f"{name} has {len(stops)} texts, at most {most} are possible")
     return tuple(stops)
 

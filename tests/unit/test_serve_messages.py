@@ -168,6 +168,8 @@ def test_stop_sequences(app):
     assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", stop)
     found = events(send(app, temperature=0.8, seed=3, max_tokens=30, stop_sequences=stops, stream=True))
     assert found[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    refused = send(app, max_tokens=3, stop_sequences=["never"] * 1001)
+    assert refused.status_code == 400 and "1001 texts, at most 1000" in refused.json()["error"]["message"]
 
 
 def test_an_end_token_is_the_end_of_a_turn(app):
