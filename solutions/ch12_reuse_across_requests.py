@@ -584,11 +584,11 @@ class BlindToTies(Pool):
 
 
 def rows_of(tokens):
-    """The rows of some tokens, computed from the start."""
-    cache, model = ToyCache(), ToyModel()
+    """The rows of some tokens, as `ToyModel` writes them."""
+    rows = []
     for token in tokens:
-        model.step(token, cache)
-    return cache.rows
+        rows.append((31 * (rows[-1] if rows else 1) + token + 7) % 65521)
+    return rows
 
 
 def cold(ids, n):
@@ -1030,7 +1030,8 @@ class Suspect:
     common = []
 
     def __init__(self, size=2):
-        self.size, self.slots, self.made = size, self.common if self.fault == "common" else [], 0
+        self.size = 2 if self.fault == "always two" else size
+        self.slots, self.made = self.common if self.fault == "common" else [], 0
 
     def usable(self, slot, ids):
         n = 0
@@ -1042,6 +1043,9 @@ class Suspect:
     def acquire(self, ids):
         if self.fault == "changes":
             ids.sort()
+        if self.fault == "drops first" and len(self.slots) >= self.size:
+            if not any(self.usable(slot, ids)[0] == len(slot.shadow) for slot in self.slots):
+                self.drop(None)
         best = max(self.slots, key=lambda slot: self.usable(slot, ids), default=None)
         if self.fault == "first fit":
             best = next((slot for slot in self.slots if self.usable(slot, ids)[0]), best)
@@ -1069,12 +1073,8 @@ class Suspect:
     def drop(self, best):
         if self.fault == "drops the best" and best is not None:
             self.slots.remove(best)
-        elif self.fault == "newest":
-            self.slots.pop()
         elif self.fault == "oldest made":
             self.slots.remove(min(self.slots, key=lambda slot: slot.born))
-        elif self.fault == "shortest":
-            self.slots.remove(min(self.slots, key=lambda slot: len(slot.shadow)))
         else:
             self.slots.pop(0)
 
@@ -1269,6 +1269,21 @@ def finds_17(prove, t):
 @ex.check("wrong pool 18 is found: it is too modest")
 def finds_18(prove, t):
     must_find(prove, t, suspect("gate of a half"), "Where exactly does the gate open?")
+
+
+@ex.check("wrong pool 19 is found: it tidies up where it is a guest")
+def finds_19(prove, t):
+    must_find(prove, t, suspect("changes"), "Look at the prompt after `acquire`.")
+
+
+@ex.check("wrong pool 20 is found: it clears the table too early")
+def finds_20(prove, t):
+    must_find(prove, t, suspect("drops first"), "Fill the pool, and ask for something that shares a beginning with the slot that was released first.")
+
+
+@ex.check("wrong pool 21 is found: it counts to two")
+def finds_21(prove, t):
+    must_find(prove, t, suspect("always two"), "Make pools of other sizes, too.")
 
 
 # --------------------------------------------------------------------------------------------------------------------
