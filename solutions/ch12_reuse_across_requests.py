@@ -720,8 +720,8 @@ def own_caches(Pool, t):
 
 @ex.check("the gate: a slot is handed out itself if more than a tenth of the prompt can be used")
 def gate(Pool, t):
-    for held, length, itself in ((3, 32, False), (1, 9, True), (2, 60, False), (1, 10, False), (2, 19, True), (2, 20, False), (2, 40, False), (3, 29, True),
-                                 (4, 40, False)):
+    for held, length, itself in ((1, 9, True), (2, 60, False), (3, 32, False), (1, 10, False), (2, 19, True), (2, 20, False), (2, 40, False),
+                                 (3, 29, True), (4, 40, False)):
         drive = Drive(t, Pool)
         slot, _ = drive.take(list(range(held)))
         for row in rows_of(list(range(held))):
