@@ -1084,9 +1084,9 @@ class Suspect:
             slot.cache.truncate(keep)
         if self.fault == "stays":
             self.slots = [s for s in self.slots if s is not slot]
-        slot.shadow = list(tokens) if self.fault == "long shadow" else tokens if self.fault == "keeps" else tokens[:keep]
-        if self.fault == "keeps":
-            del slot.shadow[keep:]
+        slot.shadow = list(tokens) if self.fault == "long shadow" else tokens[:keep]
+        if self.fault == "keeps" and keep == len(tokens):
+            slot.shadow = tokens
         self.slots.append(slot)
         if len(self.slots) > self.size and self.fault != "grows":
             self.drop(None)
