@@ -171,7 +171,7 @@ class Pool:
 
         The best slot is the one of which the prompt can use the most rows (see
         `common_prefix`).  Of equals, one that the prompt *continues* is better: one whose
-        whole shadow is the beginning of the prompt.
+        whole shadow is the beginning of the prompt, or all of it (its last row is then cut).
 
         - If the prompt continues the best slot, and more than a tenth of the prompt can be
           used, the best slot is handed out itself and rests no longer.
@@ -234,10 +234,10 @@ def prove(make):
     - `pool.acquire(ids)` returns (slot, cached).  The slot's cache holds the rows of the first
       `cached` tokens of `ids`, and no others.  `cached` is the largest number that a slot at
       rest allows, and at most len(ids) - 1.
-    - If the slot that allows the most is a beginning of `ids` as a whole, and cached * 10 >
-      len(ids), that slot itself is handed out, and rests no longer.  (Of equals, such a slot
-      goes first.)  Otherwise a different one is handed out: the slots at rest stay
-      as they are, but at most size - 1 may rest then, and if there are more, the
+    - If the shadow of the slot that allows the most is a beginning of `ids` as a whole (or all
+      of `ids`), and cached * 10 > len(ids), that slot itself is handed out, and rests no longer.
+      (Of equals, such a slot goes first.)  Otherwise a different one is handed out: the slots
+      at rest stay as they are, but at most size - 1 may rest then, and if there are more, the
       one that was released first is dropped.
     - `pool.release(slot, tokens)` puts it to rest.  Shadow and cache are cut to what both have.
       If more than `size` slots rest then, the one that was released first is dropped.
@@ -247,7 +247,8 @@ def prove(make):
     Parameters
     ----------
     make : callable
-        You may make up to 4000 pools, of any size from 1 on.
+        You may make up to 4000 pools, of any size from 1 on.  Some twenty pools are put to the
+        proof; a right one should take it less than a second.
 
     Returns
     -------

@@ -13,7 +13,10 @@ def why_stopped(event: dict[str, Any], memory_mb: int) -> str:
     if event.get("limit") == "memory":
         return f"was stopped: it takes more memory than the {memory_mb} MB that an exercise may use"
     if event.get("limit") == "time":
-        return "was stopped: it did not come to an end. Is there a loop whose condition never changes?"
+        return (
+            "was stopped: it did not come to an end in the time that an exercise may take. Is there a loop whose "
+            "condition never changes, or does it do too much?"
+        )
     if event.get("code") is None:
         return "was stopped: it broke the connection to the grader. Does it write to a file that it did not open?"
     return f"ended the whole process (exit code {event.get('code')}) instead of returning"
