@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FucinaError, InvalidOption
 from . import common, text
-from .cache_files import Found, find, inspected, remove
+from .cache_files import Found, find, inspected
 from .save import SUFFIX
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
+    from ..cache.persist.files import remove
     from ..checks import byte_count, real
 
     most = None if args.max_bytes is None else byte_count("--max-bytes", args.max_bytes)
@@ -237,7 +238,7 @@ def _prune(args: argparse.Namespace) -> int:
         document = {"file": str(f.path), "bytes": f.info.st_size, "why": reasons[f.path]}
         try:
             if not args.dry_run:
-                remove(f)
+                remove(f.path, f.info)
         except FucinaError as error:
             failed += 1
             text.tell(f"not removed: {error}")

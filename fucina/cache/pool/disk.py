@@ -135,7 +135,11 @@ class DiskTier:
         with HoldInterrupts(), self._lock:
             if not why or stored.busy or self._folder.files.get(stored.name) is not stored:
                 return
-            self._folder.remove(stored)
+            try:
+                if not self._folder.remove(stored):
+                    return
+            except KvFileLocked:  # another process writes it: nothing is wrong but the moment
+                return
         warnings.warn(f"{stored.name} was removed, a request goes on without it: {why}", stacklevel=5)
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -177,7 +181,7 @@ class DiskTier:
                         return
                 self._write(job, scope, path, state())
                 return
-            except KvFileLocked:  # another process is at it: leave that file alone
+            except KvFileLocked:  # another process is at it, or was: leave that file alone
                 assert job.stored is not None
                 locked.add(job.stored.name)
             except KvFileError as error:
@@ -212,7 +216,7 @@ class DiskTier:
         tokens, prefix_rows = text_of_path(path)
         with KvFile.open(self._folder.path / job.stored.name, self._model, salt=scope) as file:
             if file.why or not path_of_text(file.tokens, file.prefix_rows).startswith(job.before):
-                raise KvFileError(f"{file.path}: is not what it was: {file.why or 'it holds another text'}")
+                raise KvFileLocked(f"{file.path}: is not what it was: {file.why or 'it holds another text'}")
             file.append(state, tokens, prefix_rows)
         job.written = True
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import KvFileError, KvFileInvalid
+from ...errors import KvFileError, KvFileInvalid, KvFileLocked
 from ..persist import inspect, read_header
+from ..persist.files import remove
 from ..persist.identity import Identity, identity_of
 from .tree import Entry, PrefixTree, Usage, path_of_text
 
@@ -195,26 +196,42 @@ class Folder:
             self.use(stored)
             return stored
 
-    def remove(self, stored: Stored) -> None:
-        """Remove a file.
+    def _is_gone(self, stored: Stored) -> bool:
+        """Whether another process has removed a file, and perhaps given its name to one of another model or tenant."""
+        stamp = _stamp(self.path / stored.name)
+        if stamp is None or (stored.stamp[2] and stamp[2] != stored.stamp[2]):
+            return True
+        try:
+            header = read_header(self.path / stored.name)
+        except (KvFileInvalid, KvFileError):
+            return False
+        return header.version != 3 or bool(header.differs(self._identity._replace(salt=stored.salt)))
+
+    def remove(self, stored: Stored) -> bool:
+        """Remove a file; False if another process did.
 
         Raises
         ------
-        KvFileError : the system does not allow it.
+        KvFileLocked : another process writes it.  KvFileError : the system does not allow it.
         """
-        try:
-            (self.path / stored.name).unlink(missing_ok=True)
-        except OSError as error:
-            raise KvFileError(f"{self.path / stored.name}: cannot be removed: {error.strerror or error}") from None
+        gone = self._is_gone(stored)
+        if not gone:
+            remove(self.path / stored.name)
         self.forget(stored)
+        return not gone
 
     def trim(self, budget: int) -> bool:
         """Remove the files that were not used for longest until the others fit; whether they do."""
+        locked: set[str] = set()
         while self.size > budget:
-            idle = [stored for stored in self.files.values() if not stored.busy]
+            idle = [stored for stored in self.files.values() if not stored.busy and stored.name not in locked]
             if not idle:
                 return False
-            self.remove(min(idle, key=lambda stored: stored.used))
+            oldest = min(idle, key=lambda stored: stored.used)
+            try:
+                self.remove(oldest)
+            except KvFileLocked:  # another process writes it
+                locked.add(oldest.name)
         return True
 
 
