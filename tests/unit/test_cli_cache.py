@@ -247,3 +247,22 @@ def test_a_thousand_files(cli, folder):
     assert cli("cache", "verify", folder)[0] == 1
     status, out, _ = cli("cache", "prune", folder, "--max-bytes", 10 * len(data))
     assert status == 0 and sum(p.stat().st_size for p in folder.glob("f*.fuxkv") if p.is_file()) <= 10 * len(data)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names there")
+def test_names_and_texts_command_no_terminal(cli, tmp_path, model):
+    """Names and messages that somebody else chose are shown, escape sequences and line ends in names spelled out."""
+    file = tmp_path / "a\n\x1b[31m\u202e.fuxkv"
+    with Conversation(model, max_tokens=2, save=file) as c:
+        c.send("red: \x1b[31m, a bell: \x07\r, two\nlines, \u202eback, é中")
+    for command in (
+        ("list", tmp_path),
+        ("verify", tmp_path),
+        ("show", file, "--text"),
+        ("prune", tmp_path, "--max-bytes", 0),
+    ):
+        status, out, err = cli("cache", *command)
+        assert status == 0 and not {"\x1b", "\x07", "\r", "\u202e"} & {*out, *err}
+        assert r"a\n\x1b[31m\u202e.fuxkv" in out
+        if command[0] == "show":
+            assert "red: \\x1b[31m, a bell: \\x07\\r, two\nlines, \\u202eback, é中" in out

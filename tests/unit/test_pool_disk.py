@@ -13,7 +13,7 @@ from fucina.cache import KvFile, load
 from fucina.cache.persist import read_tokens
 from fucina.cache.pool import SlotPool
 from fucina.cache.pool.scope import scope_of
-from fucina.errors import KvFileError, KvFileLocked
+from fucina.errors import InvalidOption, KvFileError, KvFileLocked
 from tests.interrupts import every_interrupt
 from tests.pool_kit import VOCAB, ToyModel, check, check_disk, files, serve, take
 from tests.state_models import KINDS, extend
@@ -484,3 +484,11 @@ def test_ctrl_c_while_files_are_read_and_written(tmp_path, step, signalled):
             check(again)
             check_disk(again)
     assert count > 10
+
+
+@pytest.mark.parametrize("folder", ["", 5, b"", "nul\0", "half\ud800"])
+def test_names_that_are_no_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InvalidOption, KvFileError)):
+        SlotPool(FULL, disk=folder)
+    assert not list(tmp_path.iterdir())

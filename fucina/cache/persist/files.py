@@ -21,6 +21,7 @@ _LOCK_AT = 1 << 40  # Windows locks bytes, against readers too: one that no file
 class Storage(Protocol):
     """What the formats need of a file; tests give one that fails on purpose."""
 
+    def is_there(self) -> bool: ...
     def size(self) -> int: ...
     def read_at(self, offset: int, count: int) -> bytes: ...
     def write_at(self, offset: int, data: bytes | memoryview) -> None: ...
@@ -34,6 +35,16 @@ class DiskFile:
 
     def __init__(self, file: io.FileIO, locked: bool = False) -> None:
         self._file, self._locked, self._process = file, locked, os.getpid()
+        self._path = os.path.abspath(os.fspath(file.name))  # the current folder may become another one
+
+    def is_there(self) -> bool:
+        """Whether its path still leads to this file: what is written to one that was removed is lost."""
+        if sys.platform == "win32":  # no open file can be removed there
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self._path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def size(self) -> int:
         """Bytes that the file has."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import KvFileError, KvFileInvalid, KvFileLocked
 from ..persist import inspect, read_header
-from ..persist.files import remove
+from ..persist.files import named, remove
 from ..persist.identity import Identity, identity_of
 from .tree import Entry, PrefixTree, Usage, path_of_text
 
@@ -76,8 +76,8 @@ class Folder:
         self._tick = self._last = 0
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise KvFileError(f"{path}: cannot be made: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # ValueError: a name that no system has
+            raise named(path, "cannot be made", error) from None
 
     @property
     def size(self) -> int:
