@@ -492,3 +492,27 @@ def test_names_that_are_no_folder(folder, tmp_path, monkeypatch):
     with pytest.raises((InvalidOption, KvFileError)):
         SlotPool(FULL, disk=folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_becomes_read_only_costs_no_request(tmp_path, monkeypatch):
+    """Neither the new file nor the removal of a damaged one."""
+    pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
+    serve(pool, a := text(60))
+    serve(pool, text(60))
+    (path,) = files(pool)
+    os.truncate(path, 300)
+    system = os.open
+
+    def refuse(name, flags, *more, **options):
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(30, "Read-only file system", str(name))
+        return system(name, flags, *more, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.warns(UserWarning, match="Read-only file system"):
+            assert take(pool, a).cached == 0
+        with pytest.warns(UserWarning, match="a text was not stored on disk.*Read-only file system"):
+            serve(pool, text(60))
+            serve(pool, text(60))
+    assert path.stat().st_size == 300

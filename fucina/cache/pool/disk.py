@@ -132,6 +132,7 @@ class DiskTier:
             why = inspect(self._folder.path / stored.name, self._model, salt=scope).why
         except (KvFileError, KvFileInvalid) as error:
             why = str(error)
+        word = "was removed"
         with HoldInterrupts(), self._lock:
             if not why or stored.busy or self._folder.files.get(stored.name) is not stored:
                 return
@@ -140,7 +141,10 @@ class DiskTier:
                     return
             except KvFileLocked:  # another process writes it: nothing is wrong but the moment
                 return
-        warnings.warn(f"{stored.name} was removed, a request goes on without it: {why}", stacklevel=5)
+            except KvFileError as error:  # a folder that became read-only: the request goes on all the same
+                self._folder.forget(stored)
+                word, why = "cannot be removed", f"{why}; {error}"
+        warnings.warn(f"{stored.name} {word}, a request goes on without it: {why}", stacklevel=5)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

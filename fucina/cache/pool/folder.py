@@ -184,7 +184,7 @@ class Folder:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def make(self, salt: bytes) -> Stored:
-        """Make an empty file under a new name; nobody else has it."""
+        """Make an empty file under a new name; nobody else has it.  Raises KvFileError if the system does not allow it."""
         while True:
             self._last += 1
             name = f"kv-slot-{self._last}.fuxkv"
@@ -192,6 +192,8 @@ class Folder:
                 os.close(os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise named(self.path / name, "cannot be made", error) from None
             self.files[name] = stored = Stored(name, (0, 0, 0), 0, salt, 0, indexed=True)
             self.use(stored)
             return stored
