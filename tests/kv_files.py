@@ -53,6 +53,9 @@ class MemoryFile:
     def __init__(self, data: bytes = b"") -> None:
         self.data, self.log, self.bytes_read = bytearray(data), [], 0
 
+    def is_there(self) -> bool:
+        return True
+
     def size(self) -> int:
         return len(self.data)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FucinaError, InvalidOption
 from . import common, text
-from .cache_files import Found, find, inspected, remove
+from .cache_files import Found, find, inspected
 from .save import SUFFIX
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _list(args: argparse.Namespace) -> int:
     for f, d in zip(found, documents, strict=True):
         rows.append(
             (
-                f.path.name,
+                text.name(f.path.name),
                 text.megabytes(d["bytes"]),
                 str(d.get("tokens", "?")),
                 d.get("dtype", "?"),
@@ -178,11 +178,11 @@ def _lines(document: dict[str, Any]) -> list[str]:
     lines = []
     for name, value in document.items():
         if name == "messages" and isinstance(value, list):
-            lines += [f"{m['role']}: {m['content']}" for m in value]
+            lines += [text.plain(f"{m['role']}: {m['content']}") for m in value]
         elif name == "text":
-            lines += ["text:", value]
+            lines += ["text:", text.plain(value)]
         else:
-            lines.append(f"{name.replace('_', ' ')}: {'-' if value is None else value}")
+            lines.append(f"{name.replace('_', ' ')}: {'-' if value is None else text.name(value)}")
     return lines
 
 
@@ -200,7 +200,7 @@ def _verify(args: argparse.Namespace) -> int:
         documents.append(document)
         if not args.json:
             whole = "whole" if document.get("checks", True) else "readable (its version has no checksums)"
-            print(f"{f.path}: {f'damaged: {why}' if why else whole}")
+            print(f"{text.name(f.path)}: {f'damaged: {why}' if why else whole}")
     damaged = sum(document["damaged"] is not None for document in documents)
     if args.json:
         text.print_json({"path": str(args.path), "files": documents, "damaged": damaged, "others": others})
@@ -210,6 +210,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
+    from ..cache.persist.files import remove
     from ..checks import byte_count, real
 
     most = None if args.max_bytes is None else byte_count("--max-bytes", args.max_bytes)
@@ -237,14 +238,14 @@ def _prune(args: argparse.Namespace) -> int:
         document = {"file": str(f.path), "bytes": f.info.st_size, "why": reasons[f.path]}
         try:
             if not args.dry_run:
-                remove(f)
+                remove(f.path, f.info)
         except FucinaError as error:
             failed += 1
-            text.tell(f"not removed: {error}")
+            text.tell(f"not removed: {text.name(error)}")
             continue
         removed.append(document)
         if not args.json:
-            print(f"{'would be removed' if args.dry_run else 'removed'}: {f.path} ({document['why']})")
+            print(f"{'would be removed' if args.dry_run else 'removed'}: {text.name(f.path)} ({document['why']})")
     size = sum(document["bytes"] for document in removed)
     if args.json:
         text.print_json({"path": str(args.path), "removed": removed, "bytes": size, "failed": failed, "others": others})

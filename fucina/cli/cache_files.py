@@ -1,4 +1,4 @@
-"""Files of stored texts: which of a folder's files are ours, what is in them, and how they are removed."""
+"""Files of stored texts: which of a folder's files are ours, and what is in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import FucinaError, InvalidOption, KvFileError, KvFileInvalid, KvFileLocked
+from ..errors import InvalidOption, KvFileError, KvFileInvalid
 from .save import SUFFIX
 
 if TYPE_CHECKING:
@@ -84,28 +84,3 @@ def inspected(found: Found, rows: bool) -> tuple[Inspection | None, str]:
 
 def _reason(path: Path, error: Exception) -> str:
     return str(error).removeprefix(f"{path}: ")
-
-
-def remove(found: Found) -> None:
-    """Remove a file that nobody has open to write.
-
-    Raises
-    ------
-    KvFileLocked : somebody has it.  KvFileError : it is not the file that was looked at any more, or cannot be removed.
-    """
-    from ..cache.persist.files import open_to_write
-
-    file = open_to_write(found.path)  # holds the lock
-    try:
-        now = os.lstat(found.path)
-        if not os.path.samestat(now, found.info) or now.st_mtime_ns != found.info.st_mtime_ns:
-            raise KvFileLocked(f"{found.path}: was written in the meantime")
-        if os.name == "nt":  # no open file can be removed there
-            file.close()
-        found.path.unlink()
-    except OSError as error:
-        if isinstance(error, FucinaError):
-            raise
-        raise KvFileError(f"{found.path}: cannot be removed: {error.strerror}") from None
-    finally:
-        file.close()

@@ -63,19 +63,22 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     kept = None if args.save is None else Path(args.save) if args.save else save.own_file(model)
     try:
-        with Conversation(
-            model,
-            args.system,
-            template=args.format,
-            max_tokens=args.max_tokens,
-            think_off=args.think_off,
-            stop=args.stop,
-            grammar=grammar,
-            speculation=speculation,
-            references=references,
-            save=kept,
-            **sampling,
-        ) as conversation:
+        with (
+            save.failures(),
+            Conversation(
+                model,
+                args.system,
+                template=args.format,
+                max_tokens=args.max_tokens,
+                think_off=args.think_off,
+                stop=args.stop,
+                grammar=grammar,
+                speculation=speculation,
+                references=references,
+                save=kept,
+                **sampling,
+            ) as conversation,
+        ):
             if kept is not None:
                 save.tell_saved(conversation, args.seed is None)
             if args.message or args.json:
@@ -87,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
                 status = talk(conversation, keep_history=not args.no_history, stop_circles=args.stop_circles)
             if args.spec_stats:
                 text.tell("\n".join(common.spec_report(conversation.drafter)))
-            return status
+        if conversation.save_error is not None:  # nothing is tried again after this
+            text.tell(f"the end of the conversation is not saved: {conversation.save_error}")
+            return status or 1
+        return status
     finally:
         model.close()
 

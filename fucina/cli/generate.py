@@ -49,13 +49,14 @@ def run(args: argparse.Namespace) -> int:
             **options,
         )
         interrupted = False
-        try:
-            for piece in stream:
-                if not args.json:
-                    text.show(piece)
-        except KeyboardInterrupt:  # the text so far is the result
-            interrupted = True
-        result = stream.result
+        with save.failures() as failed:
+            try:
+                for piece in stream:
+                    if not args.json:
+                        text.show(piece)
+            except KeyboardInterrupt:  # the text so far is the result
+                interrupted = True
+            result = stream.result
     finally:
         model.close()
     if args.json:
@@ -72,4 +73,4 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.spec_stats:
         text.tell("\n".join(common.spec_report(stream.stream.drafter)))
-    return 130 if interrupted else 0
+    return 130 if interrupted else 1 if failed else 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +56,25 @@ def own_file(model: Model) -> Path:
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", model.path.stem).strip("._")[:60]
     known = sorted(folder.glob(f"*{end}"))  # under the name that the model's file had then
     return known[0] if known else folder / f"{stem or 'model'}{end}"
+
+
+@contextmanager
+def failures() -> Iterator[list[str]]:
+    """Inside the block every write that fails is told, and noted: the same one again, too."""
+    from ..saving import SaveFailed
+
+    found: list[str] = []
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, SaveFailed):
+                found.append(str(message))
+            show(message, category, *where, **more)
+
+        warnings.simplefilter("always", SaveFailed)
+        warnings.showwarning = note
+        yield found
 
 
 def tell_saved(conversation: Conversation, choose_seed: bool) -> None:

@@ -137,6 +137,23 @@ def columns(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> str
     return "\n".join(lines)
 
 
+def plain(text: str) -> str:
+    """A text of a file in which nothing but new lines and tabs commands the terminal; the rest is escaped (`\\x1b`).
+
+    Bytes of a file name that are no text stay as they are.
+    """
+    return "".join(c if _harmless(c) or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def name(path: object) -> str:
+    """A file's name in one line."""
+    return "".join(c if _harmless(c) else repr(c)[1:-1] for c in str(path))
+
+
+def _harmless(character: str) -> bool:
+    return character.isprintable() or character == "\u3000" or 0xDC80 <= ord(character) <= 0xDCFF
+
+
 def megabytes(size: int | None) -> str:
     """Return a size in MB (10**6 bytes), or ?."""
     return "?" if size is None else f"{size / 1e6:.1f} MB"

@@ -12,6 +12,7 @@ import pytest
 
 import fucina
 from fucina.cache import KvFile
+from fucina.cache.persist.files import DiskFile
 from fucina.chat import Conversation
 from tests.chat_model import write_chat_model
 from tests.models import TINY
@@ -247,3 +248,52 @@ def test_a_thousand_files(cli, folder):
     assert cli("cache", "verify", folder)[0] == 1
     status, out, _ = cli("cache", "prune", folder, "--max-bytes", 10 * len(data))
     assert status == 0 and sum(p.stat().st_size for p in folder.glob("f*.fuxkv") if p.is_file()) <= 10 * len(data)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names there")
+def test_names_and_texts_command_no_terminal(cli, tmp_path, model):
+    """Names and messages that somebody else chose are shown, escape sequences and line ends in names spelled out."""
+    file = tmp_path / "a\n\x1b[31m\u202e.fuxkv"
+    with Conversation(model, max_tokens=2, save=file) as c:
+        c.send("red: \x1b[31m, a bell: \x07\r, two\nlines, \u202eback, é中")
+    for command in (
+        ("list", tmp_path),
+        ("verify", tmp_path),
+        ("show", file, "--text"),
+        ("prune", tmp_path, "--max-bytes", 0),
+    ):
+        status, out, err = cli("cache", *command)
+        assert status == 0 and not {"\x1b", "\x07", "\r", "\u202e"} & {*out, *err}
+        assert r"a\n\x1b[31m\u202e.fuxkv" in out
+        if command[0] == "show":
+            assert "red: \\x1b[31m, a bell: \\x07\\r, two\nlines, \\u202eback, é中" in out
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_what_could_not_be_saved_is_no_success(cli, tmp_path, path, command, monkeypatch):
+    """All output is there, every failed write is told, and the exit code is 1."""
+
+    def full(self, offset, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fucina.cache.persist.files.DiskFile.write_at", full)
+    more = ["hi", "there"] if command == "chat" else ["hi"]
+    status, out, err = cli(command, *more, "--save", tmp_path / "a.fuxkv", "-n", 3, *naive(path))
+    assert status == 1 and out.count("\n") == len(more)
+    assert err.count("No space left on device") >= len(more)
+    if command == "chat":
+        assert "the end of the conversation is not saved" in err
+
+
+def test_a_write_that_succeeds_later_is_a_success(cli, tmp_path, path, monkeypatch):
+    write, left = DiskFile.write_at, [1]
+
+    def full_once(self, offset, data):
+        if left:
+            left.pop()
+            raise OSError(28, "No space left on device")
+        write(self, offset, data)
+
+    monkeypatch.setattr(DiskFile, "write_at", full_once)
+    status, _, err = cli("chat", "hi", "there", "--save", tmp_path / "a.fuxkv", "-n", 3, *naive(path))
+    assert status == 0 and err.count("No space left on device") <= 1

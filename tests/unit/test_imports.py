@@ -38,7 +38,7 @@ BELOW = {
     "chat": "cache checks defaults engine errors generation interrupts sampling saving speculative tokenizers",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",
     "serve": "cache chat checks defaults engine errors generation known_models sampling speculative tokenizers",
-    "cli": "cache chat checks defaults errors gguf hub loading measure models ops replacing sampling serve speculative tokenizers",
+    "cli": "cache chat checks defaults errors gguf hub loading measure models ops replacing sampling saving serve speculative tokenizers",
     "__main__": "cli",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from fucina.cache import KvFile, load
 from fucina.cache.persist import read_tokens
 from fucina.cache.pool import SlotPool
 from fucina.cache.pool.scope import scope_of
-from fucina.errors import KvFileError
+from fucina.errors import InvalidOption, KvFileError, KvFileLocked
 from tests.interrupts import every_interrupt
 from tests.pool_kit import VOCAB, ToyModel, check, check_disk, files, serve, take
 from tests.state_models import KINDS, extend
@@ -275,11 +276,55 @@ def test_files_that_vanish_are_missed_and_no_more(tmp_path):
     assert take(pool, a).cached == 59
     for path in files(pool):
         path.unlink()
-    with pytest.warns(UserWarning, match="was removed"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # somebody else's right
         assert take(pool, a).cached == 0
     for _ in range(3):
         serve(pool, text(60))
     check_disk(pool)
+
+
+@pytest.mark.parametrize("tenant", ["", "other"])
+def test_a_name_that_another_process_gave_to_its_own_file_is_left_alone(tmp_path, tenant):
+    """Neither as damaged, nor to make room."""
+    a, other = text(60), ToyModel(KINDS["full"], b"another")
+    with SlotPool(FULL, disk=tmp_path) as pool:
+        serve(pool, a)
+    pools = [SlotPool(FULL, memory=ONE, disk=tmp_path) for _ in range(2)]
+    for pool in pools:
+        assert take(pool, a).cached == 59
+    (path,) = files(pools[0])
+    before = path.stat().st_ino
+    path.rename(tmp_path / "kept")  # so that the number of the file is not used again
+    with SlotPool(FULL if tenant else other, disk=tmp_path) as theirs:
+        serve(theirs, a, tenant=tenant)
+    (new,) = files(theirs)
+    new.rename(path)
+    data = path.read_bytes()
+    assert path.stat().st_ino != before
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert take(pools[0], a).cached == 0
+        pools[1]._disk._folder.trim(0)
+    assert path.read_bytes() == data
+    (tmp_path / "kept").write_bytes(data)
+    os.replace(tmp_path / "kept", path)
+
+
+def test_a_file_that_another_process_writes_is_not_removed(tmp_path):
+    a = text(60)
+    with SlotPool(FULL, disk=tmp_path) as pool:
+        serve(pool, a)
+    pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
+    (path,) = files(pool)
+    stored = pool._disk._folder.files[path.name]
+    with KvFile.open(path, FULL, salt=scope_of("", "", 0)):
+        assert not pool._disk._folder.trim(0)
+        with pytest.raises(KvFileLocked):
+            pool._disk._folder.remove(stored)
+        assert path.exists()
+    assert pool._disk._folder.trim(0)
+    assert not path.exists()
 
 
 def test_a_file_that_could_not_be_continued_goes(tmp_path, monkeypatch):
@@ -439,3 +484,35 @@ def test_ctrl_c_while_files_are_read_and_written(tmp_path, step, signalled):
             check(again)
             check_disk(again)
     assert count > 10
+
+
+@pytest.mark.parametrize("folder", ["", 5, b"", "nul\0", "half\ud800"])
+def test_names_that_are_no_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InvalidOption, KvFileError)):
+        SlotPool(FULL, disk=folder)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_becomes_read_only_costs_no_request(tmp_path, monkeypatch):
+    """Neither the new file nor the removal of a damaged one."""
+    pool = SlotPool(FULL, memory=ONE, disk=tmp_path)
+    serve(pool, a := text(60))
+    serve(pool, text(60))
+    (path,) = files(pool)
+    os.truncate(path, 300)
+    system = os.open
+
+    def refuse(name, flags, *more, **options):
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(30, "Read-only file system", str(name))
+        return system(name, flags, *more, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.warns(UserWarning, match="Read-only file system"):
+            assert take(pool, a).cached == 0
+        with pytest.warns(UserWarning, match="a text was not stored on disk.*Read-only file system"):
+            serve(pool, text(60))
+            serve(pool, text(60))
+    assert path.stat().st_size == 300

@@ -327,6 +327,45 @@ def test_notes_that_are_none(raw):
         Notes.read([raw], [1, 2])
 
 
+# --- files that somebody else changes while they are open ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 100, 9_000, 13_000])
+def test_a_file_that_is_cut_while_it_is_open_is_written_again(model, tmp_path, size):
+    twin = Conversation(model, **CHATML)
+    with Conversation(model, save=tmp_path / "a.fuxkv", **CHATML) as c:
+        c.send("one"), twin.send("one")
+        os.truncate(tmp_path / "a.fuxkv", size)
+        assert c.send("two").tokens == twin.send("two").tokens
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Conversation(model, save=tmp_path / "a.fuxkv", **CHATML) as again:
+            assert (again.messages, again.history) == (twin.messages, twin.history)
+            check_state(again)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file can be neither removed nor replaced there")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_while_it_is_open_is_missed(model, tmp_path, replaced, monkeypatch):
+    """The reply is there, the warning too; a file that has taken its place stays."""
+    monkeypatch.chdir(tmp_path)
+    twin = Conversation(model, **CHATML)
+    c = Conversation(model, save="a.fuxkv", **CHATML)
+    monkeypatch.chdir("/")  # a relative name means what it meant
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert c.send("one").tokens == twin.send("one").tokens
+    os.rename(tmp_path / "a.fuxkv", tmp_path.parent / "moved")
+    if replaced:
+        (tmp_path / "a.fuxkv").write_bytes(b"mine")
+    with pytest.warns(SaveFailed, match="removed or replaced"):
+        assert c.send("two").tokens == twin.send("two").tokens
+    assert isinstance(c.save_error, KvFileError)
+    with pytest.warns(SaveFailed, match="removed or replaced"):
+        c.close()
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"mine"] * replaced
+
+
 # --- writes that fail ---------------------------------------------------------------------------------------------------
 
 

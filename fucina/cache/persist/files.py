@@ -21,6 +21,7 @@ _LOCK_AT = 1 << 40  # Windows locks bytes, against readers too: one that no file
 class Storage(Protocol):
     """What the formats need of a file; tests give one that fails on purpose."""
 
+    def is_there(self) -> bool: ...
     def size(self) -> int: ...
     def read_at(self, offset: int, count: int) -> bytes: ...
     def write_at(self, offset: int, data: bytes | memoryview) -> None: ...
@@ -34,6 +35,16 @@ class DiskFile:
 
     def __init__(self, file: io.FileIO, locked: bool = False) -> None:
         self._file, self._locked, self._process = file, locked, os.getpid()
+        self._path = os.path.abspath(os.fspath(file.name))  # the current folder may become another one
+
+    def is_there(self) -> bool:
+        """Whether its path still leads to this file: what is written to one that was removed is lost."""
+        if sys.platform == "win32":  # no open file can be removed there
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self._path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def size(self) -> int:
         """Bytes that the file has."""
@@ -87,7 +98,7 @@ def open_to_read(path: Path) -> DiskFile:
         raise named(path, "cannot be read", error) from None
 
 
-def open_to_write(path: Path) -> DiskFile:
+def open_to_write(path: Path, make: bool = True) -> DiskFile:
     """Open a file for reading and writing, make an empty one if there is none, and lock it.
 
     The last part of the path must not be a symbolic link: what is written stays in the folder that was named.
@@ -96,15 +107,18 @@ def open_to_write(path: Path) -> DiskFile:
     ------
     KvFileLocked : another object, thread or process has it open to write.
     KvFileError : it is a folder, a link, a pipe or a device; the folder is missing, or may not be written.
+    FileNotFoundError : there is none, and none is to be made.
     """
     try:
         for _ in range(_ATTEMPTS):
             try:
                 _check_regular(path, os.lstat(path))
             except FileNotFoundError:
+                if not make:
+                    raise
                 if not path.parent.is_dir():
                     raise KvFileError(f"{path}: there is no folder {path.parent}; expected one that exists") from None
-            file = io.FileIO(path, "r+b", opener=_opener)
+            file = io.FileIO(path, "r+b", opener=_opener if make else _opener_of_old)
             try:
                 lock(file, path)
                 # Somebody may have replaced or removed the file between the two lines: then this lock guards nothing.
@@ -119,11 +133,45 @@ def open_to_write(path: Path) -> DiskFile:
             file.close()
         raise KvFileError(f"{path}: was replaced {_ATTEMPTS} times while it was opened; expected a file that stays")
     except (OSError, ValueError) as error:
+        if not make and isinstance(error, FileNotFoundError):
+            raise
         raise named(path, "cannot be written", error) from None
 
 
 def _opener(path: str, _: int) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)  # a conversation is nobody else's business
+
+
+def _opener_of_old(path: str, _: int) -> int:
+    return os.open(path, os.O_RDWR | _FLAGS)
+
+
+def remove(path: Path, known: os.stat_result | None = None) -> None:
+    """Remove a file that nobody writes; nothing is done if there is none.
+
+    Parameters
+    ----------
+    known : what the system said of it when it was chosen; None: whatever is there.
+
+    Raises
+    ------
+    KvFileLocked : somebody writes it, or has written it since.  KvFileError : the system does not allow it.
+    """
+    try:
+        file = open_to_write(path, make=False)
+    except FileNotFoundError:
+        return
+    try:
+        now = os.lstat(path)
+        if known is not None and not (os.path.samestat(now, known) and now.st_mtime_ns == known.st_mtime_ns):
+            raise KvFileLocked(f"{path}: was written in the meantime")
+        if os.name == "nt":  # no open file can be removed there
+            file.close()
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise named(path, "cannot be removed", error) from None
+    finally:
+        file.close()
 
 
 def lock(file: io.FileIO, path: Path) -> None:

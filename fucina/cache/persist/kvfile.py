@@ -210,11 +210,14 @@ class KvFile:
         KvPersistTokenMismatch : not as many tokens as rows.  TokenOutOfRange, InvalidOption : they are none.
         KvCacheShapeMismatch : a state of another model.
         KvFileInvalid : notes that are none.
-        KvFileError : the disk is full, the file cannot be written, or was closed.  What it holds is a true prefix.
+        KvFileError : the disk is full, the file cannot be written, was removed, or was closed.  What it holds is a true
+            prefix.
         """
         with self._lock:
             file = self._opened()
             self._check(state)
+            if not file.is_there():
+                raise KvFileError(f"{self.path}: was removed or replaced while it was open; expected one that stays")
             ids = checked(state, tokens, prefix_rows)
             wanted = None if notes is None else checked_notes(notes)
             every = np.concatenate([np.zeros(prefix_rows, np.uint32), ids])
@@ -231,6 +234,7 @@ class KvFile:
         if (
             header is None
             or header.prefix_rows != prefix_rows
+            or file.size() < (content.index.end if content.index.end > header.start else header.size)  # it was cut
             or prefix_differs(content.index, state, prefix_rows, known)
         ):
             header, written = self._begin(file, prefix_rows)

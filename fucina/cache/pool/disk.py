@@ -132,11 +132,19 @@ class DiskTier:
             why = inspect(self._folder.path / stored.name, self._model, salt=scope).why
         except (KvFileError, KvFileInvalid) as error:
             why = str(error)
+        word = "was removed"
         with HoldInterrupts(), self._lock:
             if not why or stored.busy or self._folder.files.get(stored.name) is not stored:
                 return
-            self._folder.remove(stored)
-        warnings.warn(f"{stored.name} was removed, a request goes on without it: {why}", stacklevel=5)
+            try:
+                if not self._folder.remove(stored):
+                    return
+            except KvFileLocked:  # another process writes it: nothing is wrong but the moment
+                return
+            except KvFileError as error:  # a folder that became read-only: the request goes on all the same
+                self._folder.forget(stored)
+                word, why = "cannot be removed", f"{why}; {error}"
+        warnings.warn(f"{stored.name} {word}, a request goes on without it: {why}", stacklevel=5)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +185,7 @@ class DiskTier:
                         return
                 self._write(job, scope, path, state())
                 return
-            except KvFileLocked:  # another process is at it: leave that file alone
+            except KvFileLocked:  # another process is at it, or was: leave that file alone
                 assert job.stored is not None
                 locked.add(job.stored.name)
             except KvFileError as error:
@@ -212,7 +220,7 @@ class DiskTier:
         tokens, prefix_rows = text_of_path(path)
         with KvFile.open(self._folder.path / job.stored.name, self._model, salt=scope) as file:
             if file.why or not path_of_text(file.tokens, file.prefix_rows).startswith(job.before):
-                raise KvFileError(f"{file.path}: is not what it was: {file.why or 'it holds another text'}")
+                raise KvFileLocked(f"{file.path}: is not what it was: {file.why or 'it holds another text'}")
             file.append(state, tokens, prefix_rows)
         job.written = True
 

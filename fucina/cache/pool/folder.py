@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import KvFileError, KvFileInvalid
+from ...errors import KvFileError, KvFileInvalid, KvFileLocked
 from ..persist import inspect, read_header
+from ..persist.files import named, remove
 from ..persist.identity import Identity, identity_of
 from .tree import Entry, PrefixTree, Usage, path_of_text
 
@@ -75,8 +76,8 @@ class Folder:
         self._tick = self._last = 0
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise KvFileError(f"{path}: cannot be made: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # ValueError: a name that no system has
+            raise named(path, "cannot be made", error) from None
 
     @property
     def size(self) -> int:
@@ -183,7 +184,7 @@ class Folder:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def make(self, salt: bytes) -> Stored:
-        """Make an empty file under a new name; nobody else has it."""
+        """Make an empty file under a new name; nobody else has it.  Raises KvFileError if the system does not allow it."""
         while True:
             self._last += 1
             name = f"kv-slot-{self._last}.fuxkv"
@@ -191,30 +192,48 @@ class Folder:
                 os.close(os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise named(self.path / name, "cannot be made", error) from None
             self.files[name] = stored = Stored(name, (0, 0, 0), 0, salt, 0, indexed=True)
             self.use(stored)
             return stored
 
-    def remove(self, stored: Stored) -> None:
-        """Remove a file.
+    def _is_gone(self, stored: Stored) -> bool:
+        """Whether another process has removed a file, and perhaps given its name to one of another model or tenant."""
+        stamp = _stamp(self.path / stored.name)
+        if stamp is None or (stored.stamp[2] and stamp[2] != stored.stamp[2]):
+            return True
+        try:
+            header = read_header(self.path / stored.name)
+        except (KvFileInvalid, KvFileError):
+            return False
+        return header.version != 3 or bool(header.differs(self._identity._replace(salt=stored.salt)))
+
+    def remove(self, stored: Stored) -> bool:
+        """Remove a file; False if another process did.
 
         Raises
         ------
-        KvFileError : the system does not allow it.
+        KvFileLocked : another process writes it.  KvFileError : the system does not allow it.
         """
-        try:
-            (self.path / stored.name).unlink(missing_ok=True)
-        except OSError as error:
-            raise KvFileError(f"{self.path / stored.name}: cannot be removed: {error.strerror or error}") from None
+        gone = self._is_gone(stored)
+        if not gone:
+            remove(self.path / stored.name)
         self.forget(stored)
+        return not gone
 
     def trim(self, budget: int) -> bool:
         """Remove the files that were not used for longest until the others fit; whether they do."""
+        locked: set[str] = set()
         while self.size > budget:
-            idle = [stored for stored in self.files.values() if not stored.busy]
+            idle = [stored for stored in self.files.values() if not stored.busy and stored.name not in locked]
             if not idle:
                 return False
-            self.remove(min(idle, key=lambda stored: stored.used))
+            oldest = min(idle, key=lambda stored: stored.used)
+            try:
+                self.remove(oldest)
+            except KvFileLocked:  # another process writes it
+                locked.add(oldest.name)
         return True
 
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ... import checks
-from ...errors import EmptyInput, InvalidPrefix, KvCacheOverflow, PoolClosed
+from ...errors import EmptyInput, InvalidOption, InvalidPrefix, KvCacheOverflow, PoolClosed
 from ...interrupts import HoldInterrupts
 from ..rows import append_rows, held_from, recurrent_positions
 from .disk import DiskTier
@@ -67,6 +67,8 @@ class SlotPool:
         self.model = model
         layout = model.new_cache(1).layout
         self._rows = RowStore(layout, model.cache_dtype, checks.byte_count("memory", memory))
+        if disk is not None and not (isinstance(disk, (str, os.PathLike)) and os.fspath(disk)):
+            raise InvalidOption(f"disk must be the path of a folder, got {disk!r}")
         self._disk = None if disk is None else DiskTier(model, Path(disk), checks.byte_count("disk_bytes", disk_bytes))
         self._lock = threading.Lock()
         self._in_use: weakref.WeakSet[Slot] = weakref.WeakSet()
