@@ -12,9 +12,15 @@ another bank than the committed one is written.  A transaction that was never cl
 lines, is rolled back by the next call for which it matters.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .parts import MAX_ROWS, Area, Kv, Latent, Layout, Part, Recurrent, Slot
-from .persist import KvFile, load, save
 from .state import State, StateSnapshot
+
+if TYPE_CHECKING:
+    from .persist import KvFile, load, save
 
 __all__ = [
     "MAX_ROWS",
@@ -31,3 +37,13 @@ __all__ = [
     "load",
     "save",
 ]
+
+_PERSIST = ("KvFile", "load", "save")  # imported when first used: most programs keep no files
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PERSIST:
+        from . import persist
+
+        return getattr(persist, name)
+    raise AttributeError(f"module 'fucina.cache' has no attribute {name!r}")
