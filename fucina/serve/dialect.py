@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from .service import Service
 A = TypeVar("A", bound=Ask)
 
 
-class Dialect(Generic[A]):
+class Dialect(ABC, Generic[A]):
     """From the JSON of a body to requests, and from the parts of replies to JSON or frames.
 
     A dialect has no state of its own: everything about a request is in its `Ask`.
@@ -28,6 +29,7 @@ class Dialect(Generic[A]):
     def __init__(self, service: Service) -> None:
         self.service = service
 
+    @abstractmethod
     def parse(self, body: dict[str, Any], tenant: str) -> A:
         """What a body asks for; runs on a thread that may take its time.
 
@@ -35,23 +37,22 @@ class Dialect(Generic[A]):
         ------
         Problem, or an error of fucina that `problem_of` knows.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def whole(self, ask: A, choices: Sequence[Choice]) -> dict[str, Any]:
         """The JSON of complete replies, one per request of the ask."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frames(self, ask: A, parts: AsyncIterator[tuple[int, Part]]) -> AsyncGenerator[str, None]:
         """The frames of a stream.
 
         Nothing may be yielded before the first part has come: what fails earlier becomes a plain answer with its status.
         A Problem that `parts` raises later becomes `failed`, which the server sends.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, ask: A, problem: Problem) -> str:
         """The last frames of a stream that an error has ended."""
-        raise NotImplementedError
 
     def error(self, problem: Problem) -> dict[str, Any]:
         """The JSON of a request that is not answered."""
