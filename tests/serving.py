@@ -15,6 +15,7 @@ from fucina.engine.text import StreamText
 from fucina.generation import finish_reason
 from fucina.sampling import BiasTokens, Sampler, SamplerOptions, compose
 from fucina.serve import App, Done, GenerateRequest, Server, TextDelta
+from tests.chat_model import CHATML
 
 TOOLS_TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
@@ -28,6 +29,21 @@ TOOLS_TEMPLATE = (
     "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
 )
+THINKING = CHATML.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
+    "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
+)
+
+
+@contextmanager
+def app_of(model):
+    """The app of a model with a pool of its own; at the end no slot is in use and no request under way."""
+    with fucina.SlotPool(model, memory="64MiB") as pool:
+        app = App(model, pool)
+        yield app
+        app.close(0.0)
+        assert pool.stats().in_use == 0
+        assert app._under_way == 0
 
 
 def alone(model, request: GenerateRequest):

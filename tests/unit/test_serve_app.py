@@ -19,7 +19,7 @@ from fucina.serve.app import App
 from fucina.serve.gate import Rules, guarded_hosts, host_of
 from fucina.serve.running import FLOOR
 from tests.chat_model import write_chat_model
-from tests.serving import TOOLS_TEMPLATE, alone
+from tests.serving import TOOLS_TEMPLATE, alone, app_of
 from tests.serving import asked as ask
 
 USER = [{"role": "user", "content": "hello"}]
@@ -56,12 +56,8 @@ def plain_model(tmp_path_factory):
 
 @pytest.fixture
 def app(model):
-    with fucina.SlotPool(model, memory="64MiB") as pool:
-        app = App(model, pool)
+    with app_of(model) as app:
         yield app
-        app.close(0.0)
-        assert pool.stats().in_use == 0
-        assert app._under_way == 0
 
 
 @asynccontextmanager

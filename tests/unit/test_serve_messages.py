@@ -18,17 +18,13 @@ from fucina.serve.jobs import Done
 from fucina.serve.messages import Messages
 from fucina.serve.parts import Choice, End
 from fucina.serve.scanners import Call, Reasoning, Text
-from tests.chat_model import CHATML, write_chat_model
-from tests.serving import TOOLS_TEMPLATE, alone, asked, served
+from tests.chat_model import write_chat_model
+from tests.serving import THINKING, TOOLS_TEMPLATE, alone, app_of, asked, served
 
 USER = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 TOOL = {"name": "f", "description": "d", "input_schema": SCHEMA, "strict": True}
 FORMAT = {"format": {"type": "json_schema", "schema": SCHEMA}}
-THINKING = CHATML.removesuffix("{% endif %}") + (
-    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
-    "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +36,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def app(model):
-    with fucina.SlotPool(model, memory="64MiB") as pool:
-        app = App(model, pool)
+    with app_of(model) as app:
         yield app
-        app.close(0.0)
-        assert pool.stats().in_use == 0
 
 
 def send(app, path="/v1/messages", **body):

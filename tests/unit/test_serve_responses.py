@@ -18,18 +18,14 @@ from fucina.serve.jobs import Done
 from fucina.serve.parts import Choice, End
 from fucina.serve.responses import Responses
 from fucina.serve.scanners import Call, Reasoning, Text
-from tests.chat_model import CHATML, write_chat_model
-from tests.serving import TOOLS_TEMPLATE, alone, asked, served
+from tests.chat_model import write_chat_model
+from tests.serving import THINKING, TOOLS_TEMPLATE, alone, app_of, asked, served
 
 USER = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 TOOL = {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
 FORMAT = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
 LIFE = ("response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed")
-THINKING = CHATML.removesuffix("{% endif %}") + (
-    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
-    "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +37,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def app(model):
-    with fucina.SlotPool(model, memory="64MiB") as pool:
-        app = App(model, pool)
+    with app_of(model) as app:
         yield app
-        app.close(0.0)
-        assert pool.stats().in_use == 0
 
 
 def send(app, **body):
