@@ -27,7 +27,7 @@ def linear_heads(k: Emitter, fmt: str) -> None:
         valid, r = k.min(p.n - first, 8), k.var(0)
         for size in sizes:
             with k.loop(lambda: r.get() + size <= rows):
-                acc = tile(k, fmt, size, p.w + g * (blocks * f.packed), p.cols, x, d, s, p.x_step, r.get())
+                acc = tile(k, fmt, size, [p.w + g * (blocks * f.packed)], p.cols, x, d, s, p.x_step, r.get())
                 for i, v in enumerate(acc):
                     store_columns(k, v, p.out + (((r.get() + i) * p.heads + h) * p.n + first) * 4, valid)
                 r.set(r.get() + size)
@@ -53,7 +53,7 @@ def linear_routed(k: Emitter, fmt: str) -> None:
         i = wide(k, p.order, j)
         w, r = p.w + wide(k, p.experts, i) * p.w_step, i // p.per_row
         with k.range(k.u0 * unit, end) as g:
-            (acc,) = tile(k, fmt, 1, w + g * group_bytes, p.cols, p.x, p.d, p.s, p.x_step, r)
+            (acc,) = tile(k, fmt, 1, [w + g * group_bytes], p.cols, p.x, p.d, p.s, p.x_step, r)
             store_columns(k, acc, p.out + (i * p.n + g * 8) * 4, k.min(p.n - g * 8, 8))
 
 

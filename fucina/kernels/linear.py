@@ -1,6 +1,6 @@
 """y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel per format for any number of rows.
 
-A tile is eight output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and used
+A tile is eight or sixteen output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and used
 for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
 by block, and add the blocks up in float32, first block first, whatever the tile: so a row of the result has the same
 bits for any number of rows.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from llvmlite import ir
+
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
@@ -17,49 +19,64 @@ from .registry import kernel
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
-BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
 
 
 class Tile:
-    """One block of the weights of eight output rows, against the same columns of a few rows of activations."""
+    """One block of the weights of one or two groups of eight output rows, against the same columns of a few rows of
+    activations.
 
-    def __init__(self, k: Emitter, at: Value, x, d, s, acc) -> None:
+    `lanes` is the number of output rows: 8 or 16.  `at` holds each group's address.
+    """
+
+    def __init__(self, k: Emitter, at: Sequence[Value], x, d, s, acc) -> None:
         self.k, self.at, self.x_at, self.d_at, self.s_at, self.acc = k, at, x, d, s, acc
-        self.rows = range(len(acc))
+        self.rows, self.lanes = range(len(acc)), 8 * len(at)
 
     # --- weights: lane = output row
+    def field(self, scalar: ir.Type, each: int, offset: int, step: Value | int = 0) -> Value:
+        """`each` numbers of each output row."""
+        return self.k.concat([self.k.load(vec(scalar, 8 * each), at + step + offset) for at in self.at])
+
     def bytes(self, offset: int, step: Value | int = 0) -> Value:
         """Four bytes of each output row."""
-        return self.k.load(BYTES, self.at + step + offset)
+        return self.field(I8, 4, offset, step)
 
     def half(self, offset: int) -> Value:
         """A float16 of each output row, as float32."""
-        return self.k.isa.to_float(self.k, self.k.load(vec(I16, 8), self.at + offset))
+        return self.k.isa.to_float(self.k, self.field(I16, 1, offset))
 
     def int8(self, offset: int, step: Value | int = 0) -> Value:
         """A signed byte of each output row, as int32."""
-        return self.k.load(vec(I8, 8), self.at + step + offset).signed(I32)
+        return self.field(I8, 1, offset, step).signed(I32)
 
     def int8_pairs(self, offset: int, step: Value | int = 0) -> Value:
         """Two signed bytes of each output row, as int16."""
-        return self.k.load(vec(I8, 16), self.at + step + offset).signed(I16)
+        return self.field(I8, 2, offset, step).signed(I16)
 
     # --- activations: the same numbers in every lane
     def x(self, row: int, offset: int, step: Value | int = 0) -> Value:
         """Four int8 activations."""
-        return self.k.splat(self.k.load(I32, self.x_at[row] + step + offset)).bits(BYTES)
+        return self.same(I32, self.x_at[row] + step + offset).bits(vec(I8, 4 * self.lanes))
 
     def sums(self, row: int, index: int = 0) -> Value:
         """Number `index` of the row's integer sums of activations, as int32."""
-        return self.k.splat(self.k.load(I32, self.s_at[row] + 4 * index))
+        return self.same(I32, self.s_at[row] + 4 * index)
 
     def d(self, row: int) -> Value:
         """The scale of the activations."""
-        return self.k.splat(self.k.load(F32, self.d_at[row]))
+        return self.same(F32, self.d_at[row])
 
     def s(self, row: int) -> Value:
         """The scaled sum of the activations."""
-        return self.k.splat(self.k.load(F32, self.s_at[row]))
+        return self.same(F32, self.s_at[row])
+
+    def same(self, scalar: ir.Type, at: Value) -> Value:
+        """One number of memory in every lane."""
+        return self.k.splat(self.k.load(scalar, at), self.lanes)
+
+    def pairs_of(self, v: Value) -> Value:
+        """The int32 lanes as pairs of int16."""
+        return v.bits(vec(I16, 2 * self.lanes))
 
     # --- sums
     def dots(self, bound: int | None, zero: int = 0) -> Dots:
@@ -153,7 +170,7 @@ def scaled(t: Tile, dots: Dots) -> None:
 def q4_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j Σ w·x - dmin·dx · Σ_j min_j Σx_j, over 8 parts j of 32 columns, w in 0 … 15"""
     k = t.k
-    total = [k.cell(LANES, 0) for _ in t.rows]
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
     with k.range(0, 4) as j:  # parts 2j (low nibbles) and 2j + 1 (high)
         low, high = t.dots(15), t.dots(15)
         for c in range(8):
@@ -163,11 +180,11 @@ def q4_k(t: Tile) -> None:
         scales = t.int8(32, j * 16), t.int8(40, j * 16)
         for r in t.rows:
             total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
-    less = [k.const(LANES, 0) for _ in t.rows]
+    less = [k.const(vec(I32, t.lanes), 0) for _ in t.rows]
     for i in range(4):
         mins = t.int8_pairs(96 + 16 * i)  # of parts 2i and 2i + 1
         for r in t.rows:
-            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, i).bits(PAIRS))
+            less[r] = less[r] + k.isa.pairs(k, mins, t.pairs_of(t.sums(r, i)))
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         t.gain(r, d * t.d(r), total[r].get().float())
@@ -177,8 +194,8 @@ def q4_k(t: Tile) -> None:
 def q6_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j (Σ w·x - 32 Σx_j), over 16 parts j of 16 columns, w in 0 … 63, scales signed"""
     k = t.k
-    total = [k.cell(LANES, 0) for _ in t.rows]
-    less = [k.cell(LANES, 0) for _ in t.rows]
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    less = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
     with k.range(0, 4) as i:  # half i >> 1 of the block (128 columns), its even or odd parts
         half, odd = i >> 1, i & 1
         x_step, w_step, scale_step = half * 128 + odd * 16, half * 768 + odd * 384, half * 64 + odd * 8
@@ -192,9 +209,9 @@ def q6_k(t: Tile) -> None:
             total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
     for j in range(8):  # parts 2j and 2j + 1
         even, odd = t.int8(16 + 16 * j), t.int8(24 + 16 * j)
-        both = ((even & 0xFFFF) | (odd << 16)).bits(PAIRS)
+        both = t.pairs_of((even & 0xFFFF) | (odd << 16))
         for r in t.rows:
-            less[r].set(less[r].get() + k.isa.pairs(k, both, t.sums(r, j).bits(PAIRS)))
+            less[r].set(less[r].get() + k.isa.pairs(k, both, t.pairs_of(t.sums(r, j))))
     d = t.half(0)
     for r in t.rows:
         t.gain(r, d * t.d(r), (total[r].get() - (less[r].get() << 5)).float())
@@ -206,53 +223,60 @@ BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, 
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
-def ask_ahead(k: Emitter, at: Value, size: int) -> None:
-    """Ask memory for what is read `AHEAD` bytes after the `size` bytes at `at`.
+def ask_ahead(k: Emitter, groups: Sequence[Value], size: int) -> None:
+    """Ask memory for what is read `AHEAD` bytes after the `size` bytes of each group.
 
     A core's own prefetcher follows a stream only to the end of its page of 4 KB, and starts anew in each.  Asking two
     pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
     AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
     """
-    k.prefetch(at, size, AHEAD)
+    for at in groups:
+        k.prefetch(at, size, AHEAD)
 
 
-def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
-    """`rows` activation rows from r on, `step` columns apart, against the group of eight output rows at `w`: their sums,
+def quantised_tile(
+    k: Emitter, fmt: str, rows: int, w: Sequence[Value], cols: Value, x, d, s, step, r: Value
+) -> list[Value]:
+    """`rows` activation rows from r on, `step` columns apart, against the groups of eight output rows at `w`: their sums,
     block by block."""
     f = FORMATS[fmt]
     nb, row = cols // f.cols, step // f.cols  # blocks of a weight row, blocks from one activation row to the next
     sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
-    acc = [k.cell(F8, 0.0) for _ in range(rows)]
+    acc = [k.cell(vec(F32, 8 * len(w)), 0.0) for _ in range(rows)]
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
     starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
     with k.range(0, nb) as b:
-        ask_ahead(k, w + b * f.packed, f.packed)
+        here = [at + b * f.packed for at in w]
+        ask_ahead(k, here, f.packed)
         x_at, d_at, s_at = ([p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays))
-        BLOCKS[fmt](Tile(k, w + b * f.packed, x_at, d_at, s_at, acc))
+        BLOCKS[fmt](Tile(k, here, x_at, d_at, s_at, acc))
     return [a.get() for a in acc]
 
 
-def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
-    """One column of eight output rows, as float32."""
+def floats(k: Emitter, fmt: str, at: Sequence[Value]) -> Value:
+    """One column of each group's eight output rows, as float32."""
     if fmt == "f32":
-        return k.load(F8, at)
-    h = k.load(vec(I16, 8), at)
-    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(F8)
+        return k.concat([k.load(F8, a) for a in at])
+    h = k.concat([k.load(vec(I16, 8), a) for a in at])
+    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(vec(F32, 8 * len(at)))
 
 
-def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
+def float_tile(
+    k: Emitter, fmt: str, rows: int, w: Sequence[Value], cols: Value, x, d, s, step, r: Value
+) -> list[Value]:
     """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
-    acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in range(rows)]
+    lanes, size = 8 * len(w), FORMATS[fmt].packed
+    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(rows)]
 
     def column(c: Value, a: int) -> None:
-        weights = eight_floats(k, fmt, w + c * FORMATS[fmt].packed)
+        weights = floats(k, fmt, [at + c * size for at in w])
         for i in range(rows):
-            v = k.splat(k.load(F32, x + ((r + i) * step + c) * 4))
+            v = k.splat(k.load(F32, x + ((r + i) * step + c) * 4), lanes)
             acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
     with k.range(0, whole, 4) as c:
-        ask_ahead(k, w + c * FORMATS[fmt].packed, 4 * FORMATS[fmt].packed)
+        ask_ahead(k, [at + c * size for at in w], 4 * size)
         for a in range(4):
             column(c + a, a)
     for a in range(3):
@@ -277,23 +301,24 @@ def linear(k: Emitter, fmt: str) -> None:
     tile, sizes = tiles(k, fmt)
     f, data = FORMATS[fmt], (k.p.x, k.p.d, k.p.s, k.p.x_step)
     rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
-    group_bytes = (cols // f.cols) * f.packed
+    group_bytes, wide = (cols // f.cols) * f.packed, k.isa.wide
     end = k.min(k.u1 * unit, (n + 7) >> 3)
 
     with k.range(k.u0 * unit, end, AT_ONCE) as first:
         r, last = k.var(0), k.min(first + AT_ONCE, end)
         for size in sizes:
             with k.loop(lambda: r.get() + size <= rows):
-                with k.range(first, last) as g:
-                    valid = k.min(n - g * 8, 8)
-                    for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, *data, r.get())):
+                with k.range(first, last, wide) as g:
+                    at = [w + k.min(g + i, last - 1) * group_bytes for i in range(wide)]  # the last may be alone
+                    valid = k.min(k.min(n, last * 8) - g * 8, 8 * wide)
+                    for i, v in enumerate(tile(k, fmt, size, at, cols, *data, r.get())):
                         store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
                 r.set(r.get() + size)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:
-    """The first `valid` lanes: a plain store when that is all eight."""
-    with k.when(valid.eq(8)):
+    """The first `valid` lanes: a plain store when that is all of them."""
+    with k.when(valid.eq(v.type.count)):
         k.store(v, at)
-    with k.when(valid < 8):
+    with k.when(valid < v.type.count):
         k.store(v, at, valid)
