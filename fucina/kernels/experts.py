@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I32, LOWEST, Emitter, Value, vec
-from .linear import store_columns, tiles
+from .linear import in_tiles, store_columns, tiles
 from .registry import kernel
 from .rowops import each
 
@@ -24,13 +24,14 @@ def linear_heads(k: Emitter, fmt: str) -> None:
     with k.range(k.u0 * unit, k.min(k.u1 * unit, groups * p.heads)) as g:
         h, first = g // groups, g % groups * 8
         x, d, s = head_of(f, h, blocks, p.x, p.d, p.s)
-        valid, r = k.min(p.n - first, 8), k.var(0)
-        for size in sizes:
-            with k.loop(lambda: r.get() + size <= rows):
-                acc = tile(k, fmt, size, [p.w + g * (blocks * f.packed)], p.cols, x, d, s, p.x_step, r.get())
-                for i, v in enumerate(acc):
-                    store_columns(k, v, p.out + (((r.get() + i) * p.heads + h) * p.n + first) * 4, valid)
-                r.set(r.get() + size)
+        valid = k.min(p.n - first, 8)
+
+        def some_rows(rows: list[Value]) -> None:
+            acc = tile(k, fmt, rows, [p.w + g * (blocks * f.packed)], p.cols, x, d, s, p.x_step)
+            for r, v in zip(rows, acc):
+                store_columns(k, v, p.out + ((r * p.heads + h) * p.n + first) * 4, valid)
+
+        in_tiles(k, sizes, rows, some_rows)
 
 
 def head_of(f, h: Value, blocks: Value, x: Value, d: Value, s: Value) -> tuple[Value, Value, Value]:
@@ -53,7 +54,7 @@ def linear_routed(k: Emitter, fmt: str) -> None:
         i = wide(k, p.order, j)
         w, r = p.w + wide(k, p.experts, i) * p.w_step, i // p.per_row
         with k.range(k.u0 * unit, end) as g:
-            (acc,) = tile(k, fmt, 1, [w + g * group_bytes], p.cols, p.x, p.d, p.s, p.x_step, r)
+            (acc,) = tile(k, fmt, [r], [w + g * group_bytes], p.cols, p.x, p.d, p.s, p.x_step)
             store_columns(k, acc, p.out + (i * p.n + g * 8) * 4, k.min(p.n - g * 8, 8))
 
 

@@ -214,7 +214,7 @@ LOWERINGS = {
         Isa("generic", Dot, halves=False, x86=False),
         Isa("avx2", Avx2Dot),
         Isa("avxvnni", VnniDot),
-        Isa("avx512vnni", VnniDot, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1), wide=2, registers=32),
+        Isa("avx512vnni", VnniDot, tiles=(8, 6, 4, 2, 1), float_tiles=(4, 2, 1), wide=2, registers=32),
         Isa("neon", NeonDot, x86=False),
     )
 }

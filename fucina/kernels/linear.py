@@ -235,16 +235,16 @@ def ask_ahead(k: Emitter, groups: Sequence[Value], size: int) -> None:
 
 
 def quantised_tile(
-    k: Emitter, fmt: str, rows: int, w: Sequence[Value], cols: Value, x, d, s, step, r: Value
+    k: Emitter, fmt: str, rows: Sequence[Value], w: Sequence[Value], cols: Value, x, d, s, step
 ) -> list[Value]:
-    """`rows` activation rows from r on, `step` columns apart, against the groups of eight output rows at `w`: their sums,
-    block by block."""
+    """The activation rows with these numbers, `step` columns apart, against the groups of eight output rows at `w`: their
+    sums, block by block."""
     f = FORMATS[fmt]
     nb, row = cols // f.cols, step // f.cols  # blocks of a weight row, blocks from one activation row to the next
     sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
-    acc = [k.cell(vec(F32, 8 * len(w)), 0.0) for _ in range(rows)]
+    acc = [k.cell(vec(F32, 8 * len(w)), 0.0) for _ in rows]
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
-    starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
+    starts = [[p + r * row * size for r in rows] for p, size in arrays]
     with k.range(0, nb) as b:
         here = [at + b * f.packed for at in w]
         ask_ahead(k, here, f.packed)
@@ -262,16 +262,16 @@ def floats(k: Emitter, fmt: str, at: Sequence[Value]) -> Value:
 
 
 def float_tile(
-    k: Emitter, fmt: str, rows: int, w: Sequence[Value], cols: Value, x, d, s, step, r: Value
+    k: Emitter, fmt: str, rows: Sequence[Value], w: Sequence[Value], cols: Value, x, d, s, step
 ) -> list[Value]:
     """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
     lanes, size = 8 * len(w), FORMATS[fmt].packed
-    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(rows)]
+    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in rows]
 
     def column(c: Value, a: int) -> None:
         weights = floats(k, fmt, [at + c * size for at in w])
-        for i in range(rows):
-            v = k.splat(k.load(F32, x + ((r + i) * step + c) * 4), lanes)
+        for i, r in enumerate(rows):
+            v = k.splat(k.load(F32, x + (r * step + c) * 4), lanes)
             acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
@@ -294,6 +294,19 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     return quantised_tile, [m for m in k.isa.tiles if m <= 4] if f.activations == "q8k" else k.isa.tiles
 
 
+def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:
+    """emit(numbers of the rows of a tile), for all rows.
+
+    Where a tile has more rows than are left but fewer do not hold them, its last ones repeat the last row: a
+    multiplication too many costs less than unpacking the weights once more.
+    """
+    r = k.var(0)
+    for size, less in zip(sizes, (*sizes[1:], 0)):
+        with k.loop(lambda: r.get() + less < rows):
+            emit([r.get() + i if i <= less else k.min(r.get() + i, rows - 1) for i in range(size)])
+            r.set(r.get() + size)
+
+
 @kernel("linear", NAMES, rule="columns", params="w cols x x_step d s out n")
 def linear(k: Emitter, fmt: str) -> None:
     """out[r, n] = Σ_c x[r, c] · w[n, c]; a unit is UNIT output columns n of all rows r."""
@@ -305,15 +318,16 @@ def linear(k: Emitter, fmt: str) -> None:
     end = k.min(k.u1 * unit, (n + 7) >> 3)
 
     with k.range(k.u0 * unit, end, AT_ONCE) as first:
-        r, last = k.var(0), k.min(first + AT_ONCE, end)
-        for size in sizes:
-            with k.loop(lambda: r.get() + size <= rows):
-                with k.range(first, last, wide) as g:
-                    at = [w + k.min(g + i, last - 1) * group_bytes for i in range(wide)]  # the last may be alone
-                    valid = k.min(k.min(n, last * 8) - g * 8, 8 * wide)
-                    for i, v in enumerate(tile(k, fmt, size, at, cols, *data, r.get())):
-                        store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
-                r.set(r.get() + size)
+        last = k.min(first + AT_ONCE, end)
+
+        def some_rows(rows: list[Value]) -> None:
+            with k.range(first, last, wide) as g:
+                at = [w + k.min(g + i, last - 1) * group_bytes for i in range(wide)]  # the last may be alone
+                valid = k.min(k.min(n, last * 8) - g * 8, 8 * wide)
+                for r, v in zip(rows, tile(k, fmt, rows, at, cols, *data)):
+                    store_columns(k, v, out + (r * n + g * 8) * 4, valid)
+
+        in_tiles(k, sizes, rows, some_rows)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:
