@@ -210,15 +210,16 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
 
 
 def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:
-    """emit(numbers of the rows of a tile), for all rows.
+    """emit(numbers of the rows of a tile), for all rows, in as large tiles as are full.
 
-    Where a tile has more rows than are left but fewer do not hold them, its last ones repeat the last row: a
-    multiplication too many costs less than unpacking the weights once more.
+    With `Isa.repeats`, a tile whose last row would be missing is taken too, and computes the row before it twice: one
+    multiplication too many, but the weights are not unpacked once more.
     """
     r = k.var(0)
-    for size, less in zip(sizes, (*sizes[1:], 0)):
-        with k.loop(lambda: r.get() + less < rows):
-            emit([r.get() + i if i <= less else k.min(r.get() + i, rows - 1) for i in range(size)])
+    for size, smaller in zip(sizes, (*sizes[1:], 0)):
+        full = smaller + 1 if k.isa.repeats else size  # rows that suffice
+        with k.loop(lambda: r.get() + full <= rows):
+            emit([r.get() + i if i < full else k.min(r.get() + i, rows - 1) for i in range(size)])
             r.set(r.get() + size)
 
 
