@@ -1,8 +1,8 @@
 """What a pass of k rows costs in plain steps, at several contexts: the table that speculation starts from.
 
 A plain step is a pass of one row as plain decoding runs it: after another pass of one row, with a token chosen between the
-two.  That matters: on some machines a pass of one row takes up to a third longer after a pass of many rows than
-after one of its kind, and costs in units of that one would come out too low, so that too many drafts would be verified.
+two.  On some machines a pass of one row takes up to a third longer after a pass of many rows than after one of its
+kind.  Costs in units of the longer one would come out too low, and too many drafts would be verified.
 
 Live timings rescale the table on other machines and models; only its shape matters.
 """
