@@ -20,6 +20,7 @@ from .table import read_table, table, tensor
 
 MAX_CONTEXT = 1 << 24  # positions
 MAX_LAYERS = 4096
+MAX_EXPERTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +117,18 @@ def head_dim(keys: Keys) -> int:
     return n
 
 
-def common_sizes(keys: Keys, find: WeightFinder) -> dict[str, Any]:
-    """The fields of `Config` but `rope`, of an attention family with heads of one width."""
-    arch, n = keys.architecture, head_dim(keys)
+def common_sizes(keys: Keys, find: WeightFinder, width: int | None = None) -> dict[str, Any]:
+    """The fields of `Config` but `rope`, of an attention family with heads of one width.
+
+    width : of a head, where attention.key_length and attention.value_length say something else.
+    """
+    arch, n = keys.architecture, head_dim(keys) if width is None else width
     heads = keys.count("attention.head_count", 1, WIDTH)
     kv_heads = keys.count("attention.head_count_kv", 1, heads, default=heads)
     if heads % kv_heads:
         raise ModelError(f"{arch}: {heads} query heads cannot share {kv_heads} key heads evenly")
-    keys.count("attention.value_length", n, n, default=n)
+    if width is None:
+        keys.count("attention.value_length", n, n, default=n)
     vocab_size = find.rows("token_embd.weight")
     keys.count("vocab_size", 1, vocab_size, default=vocab_size)
     return {

@@ -97,6 +97,10 @@ class Keys:
             raise ModelError(f"{name} holds {len(value)} values, expected {n}, one per layer")
         return value.tolist()
 
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean."""
+        return self._metadata.bool(self._name(key), default=default)
+
     def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:
         """One of the texts that are implemented."""
         name = self._name(key)
