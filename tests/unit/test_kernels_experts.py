@@ -1,5 +1,7 @@
 """Weights of three dimensions: a matrix per head, routing to experts, and their feed-forward."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +51,32 @@ def test_route(n, top_k, isa):
     scores = x[2:].astype(np.float64) @ w.T.astype(np.float64)
     p = np.take_along_axis(np.exp(scores - scores.max(1, keepdims=True)), want[2:], 1)
     assert np.allclose(shares[2:], p / p.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_routers(data):
+    """Gating, norm, scale, groups, bias and scales: bits equal to the twin's, whatever is combined."""
+    groups, size = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 9))
+    used, n = data.draw(st.integers(1, groups)), groups * size
+    spec = RouterSpec(
+        top_k=data.draw(st.integers(1, used * size)),
+        gating=data.draw(st.sampled_from(("softmax", "sigmoid"))),
+        normalise=data.draw(st.booleans()),
+        scale=data.draw(st.sampled_from((1.0, 2.5, 0.3))),
+        groups=groups,
+        groups_used=used,
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 100)))
+    w, x = (rng.standard_normal((rows, 6)).astype(np.float32) for rows in (n, 7))
+    w[n - 1] = w[0]  # a tie
+    bias, scales = (rng.standard_normal(n).astype(np.float32) if data.draw(st.booleans()) else None for _ in range(2))
+    raw = np.ascontiguousarray(w).view(np.uint8)
+    extra = {k: None if v is None else Array(v) for k, v in (("bias", bias), ("scales", scales))}
+    op = lambda r, x: r.route(x, Array(stacked(raw, "f32", 1)), spec, **extra)
+    experts, weights = one_op.run(op, x)
+    want, shares = reference.choose(reference.linear(x, raw, "f32"), **asdict(spec), bias=bias, scales=scales)
+    assert np.array_equal(experts.view(np.int32), want) and same_bits(weights, shares)
 
 
 def test_route_of_numbers_that_are_not_finite_stays_inside():
