@@ -128,7 +128,9 @@ def write(family: str, path: Path) -> None:
     metadata: dict[str, Any] = {"general.architecture": family, **keys}
     config = FAMILIES[family].config.read(Keys(Metadata.from_dict(metadata), family), _NoFile())  # type: ignore[arg-type]
     rng, tensors = np.random.default_rng(0), {}
-    tables = {f"blk.{i}.": cls for i, cls in enumerate(FAMILIES[family].layers(config))} | {"": FAMILIES[family].weights}
+    tables = {f"blk.{i}.": cls for i, cls in enumerate(FAMILIES[family].layers(config))} | {
+        "": FAMILIES[family].weights
+    }
     for prefix, cls in tables.items():
         for f in fields(cls):
             if "tensor" in f.metadata:
