@@ -243,6 +243,8 @@ def test_keys_that_may_change_the_mathematics(tmp_path, name, key, value, shown)
             "1 to 2 experts, got 3",
         ),
         ("deepseek2", {"rope.dimension_count": 24}, "RoPE turns all 24 numbers of a head"),
+        ("qwen3", YARN | {"rope.freq_base": 1.0}, "YaRN with base 1 and factor 4; expected a base above 1"),
+        ("llama", YARN | {"rope.scaling.factor": 0.5}, "YaRN with base 10000 and factor 0.5; expected"),
     ],
 )
 def test_what_a_family_does_not_implement(tmp_path, name, keys, message):
