@@ -4,6 +4,9 @@ Latent attention: a position keeps one small row, from which the keys and values
 beside it the part of a key that RoPE turns, which all heads share.  The matrices of the expansion are applied to the
 queries and to the results instead, so that the row itself is what queries are compared with.  (DeepSeek-AI 2024, arXiv
 2405.04434.)  The first layers have a dense feed-forward, the others a choice of experts beside one that every row uses.
+
+A group of experts is as good as its best two, as in DeepSeek-V3 and as files rely on.  Files from before attn_kv_b was
+split, and files with a layer that predicts further tokens, are refused.
 """
 
 from __future__ import annotations
