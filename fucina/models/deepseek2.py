@@ -69,6 +69,8 @@ class Config(family.Config):
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Config:
         """Read them from a file."""
+        if find.has("blk.0.attn_kv_b.weight"):
+            raise ModelError("blk.0.attn_kv_b.weight is not split into attn_k_b and attn_v_b; convert the model anew")
         width = keys.count("attention.key_length_mla", 2, WIDTH)
         rope = read_rope(keys, width, "interleaved", yarn=True)
         latent = keys.count("attention.kv_lora_rank", 1, WIDTH)

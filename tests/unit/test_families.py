@@ -259,6 +259,9 @@ def test_yarn_of_deepseek_needs_its_multiplier(tmp_path):
 
 def test_older_files_of_deepseek_are_refused(tmp_path):
     """Those from before the split of attn_kv_b."""
+    old = {"blk.0.attn_kv_b.weight": (np.zeros((128, 32), np.float32), GgmlType.F32)}
+    with pytest.raises(ModelError, match="attn_kv_b.weight is not split into attn_k_b and attn_v_b"):
+        read_family(changed(tmp_path, "deepseek2", add=old))
     with pytest.raises(GgufError, match="key_length_mla"):
         read_family(changed(tmp_path, "deepseek2", {"attention.key_length_mla": None}))
 
