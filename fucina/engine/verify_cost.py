@@ -36,13 +36,14 @@ class VerifyCost:
         out are never measured again: a high scale that no verify confirms therefore fades.
     """
 
-    __slots__ = ("_curve", "_plain", "_unconfirmed", "scale", "table")
+    __slots__ = ("_after", "_curve", "_plain", "_unconfirmed", "scale", "table")
 
     def __init__(self, table: CostTable | None = None) -> None:
         self.table = default_table() if table is None else table
         self._plain: dict[tuple[int, int], float] = {}  # seconds of a plain pass, by streams and block of contexts
         self._curve: tuple[int, list[float]] = (-1, [])  # block of 64 positions, its curve
         self._unconfirmed = 0
+        self._after: int | None = None  # streams of the pass before, if that was a plain one
         self.scale = 1.0
 
     def curve(self, context: float) -> list[float]:
@@ -73,14 +74,21 @@ class VerifyCost:
     def price(self, stats: PassStats, timed: bool = True) -> float:
         """Return the cost of a pass in plain passes of its streams, and learn from its time.
 
-        A pass with rows of prompts took time for these as well: nothing is learned from it.
+        A pass with rows of prompts took time for these as well: nothing is learned from it.  A plain pass after a wider
+        one may take longer than those of plain decoding do, which follow each other; then it is learned from only if
+        nothing better is known.
         """
         timed = timed and not stats.prefill
+        plain = not stats.prefill and stats.rows == stats.streams > 0
+        after, self._after = self._after, stats.streams if plain else None
         if stats.drafted:
             seconds = stats.seconds if timed else None
             return self.verify(stats.rows, stats.context, stats.streams, seconds)
-        if timed and stats.rows == stats.streams > 0:
-            self.note_plain(stats.seconds, stats.streams, stats.context)
+        if timed and plain:
+            seconds, known = stats.seconds, self._plain.get((stats.streams, int(stats.context) // CONTEXTS))
+            if known is not None and after != stats.streams:
+                seconds = min(seconds, known)
+            self.note_plain(seconds, stats.streams, stats.context)
         return 1.0
 
     def note_plain(self, seconds: float, streams: int = 1, context: float = 0) -> None:

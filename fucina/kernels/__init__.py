@@ -4,7 +4,8 @@ Read in this order:
 
 - `record`: the contract, what a kernel is called with.
 - `lang` (and `value`): the language that kernels are written in.  `isa`: what differs between CPUs.
-- `rowops`: short kernels that show the language.  `quantise`, `embed`, `linear`: the formats.  `chunks`, `attention`.
+- `rowops`: short kernels that show the language.  `quantise`, `embed`, `tile`, `linear`: the formats.
+  `chunks`, `attention`.
   `experts`: a matrix per head or per expert.  `delta`: the recurrence.
 - `formats`, `pack`, `packing`: how weights lie in memory, and how they get there at load.
 - `registry`, `catalogue`: kernels by name, their parameters by name.  `compile`: from a name to an address.

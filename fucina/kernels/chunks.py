@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..cache.parts import CHUNK
 from .lang import F8, F32, I16, LOWEST, Emitter, Value, vec
 
-AHEAD = 4  # positions whose scores are computed together
-WIDE = 4  # vectors of eight of a value that are weighed together, at most
+QUADS = 2  # fours of positions whose scores are computed together, at most: as many as `Isa.wide`
+WIDE = 4  # vectors of a value that are weighed together, at most
 NEAR = 12288  # bytes that a tile's queries may take of the nearest cache
 
 
@@ -30,7 +30,7 @@ def tile_rows(heads: int, k_dim: int) -> int:
 
 def scratch_bytes(heads: int, k_dim: int, v_dim: int) -> int:
     """Bytes of scratch a thread needs: a tile's scores and partial results, and some keys or values as float32."""
-    rows, some = tile_rows(heads, k_dim), max(AHEAD * k_dim, CHUNK * WIDE * 8) * 4
+    rows, some = tile_rows(heads, k_dim), max(4 * QUADS * k_dim, CHUNK * WIDE * 16) * 4
     return rows * (heads * CHUNK * 4 + part_bytes(heads, v_dim)) + some + 63 & ~63
 
 
@@ -65,9 +65,15 @@ class Shape:
         """Bytes of one head's partial result: sums | maximum, sum of weights, two factors of the last combination."""
         return (self.v_dim + 8) * 4
 
-    def load(self, k: Emitter, at: Value) -> Value:
-        """Eight numbers of the cache."""
-        return k.isa.to_float(k, k.load(vec(I16, 8), at)) if self.dtype == "f16" else k.load(F8, at)
+    def load(self, k: Emitter, *at: Value, lanes: int = 8) -> Value:
+        """So many numbers of the cache from each address, as float32."""
+        if self.dtype == "f16":
+            return k.isa.to_float(k, k.concat([k.load(vec(I16, lanes), a) for a in at]))
+        return k.concat([k.load(vec(F32, lanes), a) for a in at])
+
+    def lanes(self, k: Emitter) -> int:
+        """Numbers of a value that are weighed as one vector."""
+        return 16 if k.isa.wide == 2 and self.v_dim % 16 == 0 else 8
 
 
 def together(count: int, most: int) -> list[tuple[int, int]]:
@@ -78,11 +84,15 @@ def together(count: int, most: int) -> list[tuple[int, int]]:
 
 
 def four_sums(k: Emitter, v: list[Value]) -> Value:
-    """The sums of four vectors of eight, each in the order ((0+1)+(2+3)) + ((4+5)+(6+7))."""
-    pick = lambda x, y, first: x.shuffle([first + i for i in (0, 2, 8, 10, 4, 6, 12, 14)], y)
+    """The sums of the eights of four vectors, each in the order ((0+1)+(2+3)) + ((4+5)+(6+7)): those of the first eights,
+    then those of the second ones, if there are any."""
+    lanes = v[0].type.count
+    fours = range(0, lanes, 4)
+    pick = lambda x, y, first: x.shuffle([first + i for a in fours for i in (a, a + 2, a + lanes, a + lanes + 2)], y)
     add = lambda x, y: pick(x, y, 0) + pick(x, y, 1)
     h = add(add(v[0], v[1]), add(v[2], v[3]))
-    return h.shuffle([0, 1, 2, 3]) + h.shuffle([4, 5, 6, 7])
+    half = lambda first: h.shuffle([a + i for a in fours[first::2] for i in range(4)])
+    return half(0) + half(1)
 
 
 def scores(
@@ -92,29 +102,36 @@ def scores(
 
     Meanwhile it asks memory for what is needed next: the values, and the keys of the next chunk.
     """
-    with k.range(0, n, AHEAD) as t:
+    count = 4 * k.isa.wide
+    with k.range(0, n, count) as t:
         ask_next(k, shape, keys, values, t)
-        at = [keys + k.min(t + i, n - 1) * (shape.k_dim * shape.size) for i in range(AHEAD)]
-        dots(k, shape, queries, lambda p, j: shape.load(k, at[p] + j * shape.size), out + t * 4, scale)
+        at = [keys + k.min(t + i, n - 1) * (shape.k_dim * shape.size) for i in range(count)]
+        key = lambda p, j: shape.load(k, *(a + j * shape.size for a in at[p::4]))
+        dots(k, shape, queries, key, out + t * 4, scale)
     fill(k, len(queries), n, out)
 
 
 def ask_next(k: Emitter, shape: Shape, keys: Value, values: Value, t: Value) -> None:
-    k.prefetch(values + t * (shape.v_step * shape.size), AHEAD * shape.v_step * shape.size)
-    k.prefetch(keys + (t + CHUNK) * (shape.k_dim * shape.size), AHEAD * shape.k_dim * shape.size)
+    count = 4 * k.isa.wide
+    k.prefetch(values + t * (shape.v_step * shape.size), count * shape.v_step * shape.size)
+    k.prefetch(keys + (t + CHUNK) * (shape.k_dim * shape.size), count * shape.k_dim * shape.size)
 
 
 def dots(k: Emitter, shape: Shape, queries: list[Value], key, out: Value, scale: Value) -> None:
-    """out[i, p] = scale · query i · key p for four positions p; key(p, j): numbers j … j + 7 of key p."""
+    """out[i, p] = scale · query i · key p for four positions p, or eight.
+
+    key(p, j): numbers j … j + 7 of key p, followed by those of key p + 4 if there are eight.
+    """
+    lanes = 8 * k.isa.wide
     for first, count in together(len(queries), 6 if k.isa.registers == 32 else 3):
-        sums = [[k.cell(F8, 0.0) for _ in range(AHEAD)] for _ in range(count)]
+        sums = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(count)]
         with k.range(0, shape.k_dim, 8, keep=True) as j:
-            query = lambda i: k.load(F8, queries[first + i] + j * 4)
-            for i, p, x, eight in pairs(count, AHEAD, query, lambda p: key(p, j)):
-                sums[i][p].set(k.fma(eight, x, sums[i][p].get()))
+            query = lambda i: k.load(F8, queries[first + i] + j * 4).shuffle([n % 8 for n in range(lanes)])
+            for i, p, x, some in pairs(count, 4, query, lambda p: key(p, j)):
+                sums[i][p].set(k.fma(some, x, sums[i][p].get()))
         for i in range(count):
             total = four_sums(k, [s.get() for s in sums[i]])
-            k.store(total * k.splat(scale, 4), out + (first + i) * CHUNK * 4)
+            k.store(total * k.splat(scale, lanes // 2), out + (first + i) * CHUNK * 4)
 
 
 def fill(k: Emitter, count: int, n: Value, out: Value) -> None:
@@ -161,14 +178,14 @@ def pairs(n: int, m: int, x, y) -> Iterator[tuple[int, int, Value, Value]]:
 
 
 def runs(k: Emitter, shape: Shape) -> list[tuple[int, int, int]]:
-    """How the values of a kv head are weighed: (first query, queries, vectors of eight at once), as registers allow."""
+    """How the values of a kv head are weighed: (first query, queries, vectors at once), as registers allow."""
     most = 24 if k.isa.registers == 32 else 12
     return [(a, count, max(1, min(WIDE, most // count))) for a, count in together(shape.heads, most // 2)]
 
 
 def some_vectors(k: Emitter, shape: Shape, wide: int, part) -> None:
-    """part(first, count) for all vectors of eight of a value: `wide` at a time, at last the rest."""
-    vectors = shape.v_dim // 8
+    """part(first, count) for all vectors of a value: `wide` at a time, at last the rest."""
+    vectors = shape.v_dim // shape.lanes(k)
     with k.range(0, vectors - vectors % wide, wide) as j:
         part(j, wide)
     if vectors % wide:
@@ -177,11 +194,13 @@ def some_vectors(k: Emitter, shape: Shape, wide: int, part) -> None:
 
 def weigh(k: Emitter, shape: Shape, n: Value, values: Value, mine: Value, state: Value) -> None:
     """Each query's partial result, times its factor, plus the chunk's weighted values, times theirs."""
+    lanes = shape.lanes(k)
     for first, count, wide in runs(k, shape):
 
         def part(j: Value, vectors: int) -> None:
-            at = values + j * (8 * shape.size)
-            value = lambda t, i: shape.load(k, at + t * (shape.v_step * shape.size) + 8 * shape.size * i)
+            at = values + j * (lanes * shape.size)
+            step = shape.v_step * shape.size
+            value = lambda t, i: shape.load(k, at + t * step + lanes * shape.size * i, lanes=lanes)
             weighted(k, shape, range(first, first + count), vectors, n, value, mine, state, j)
 
         some_vectors(k, shape, wide, part)
@@ -191,17 +210,18 @@ def weighted(
     k: Emitter, shape: Shape, queries: range, vectors: int, n: Value, value, mine: Value, state: Value, j: Value
 ) -> None:
     """`weigh` for some queries and for vectors j … j + vectors - 1; value(t, i): vector j + i of position t."""
-    sums = [[k.cell(F8, 0.0) for _ in range(vectors)] for _ in queries]
+    ty = vec(F32, shape.lanes(k))
+    sums = [[k.cell(ty, 0.0) for _ in range(vectors)] for _ in queries]
     with k.range(0, n, keep=True) as t:
-        weight = lambda q: k.splat(k.load(F32, mine + t * 4 + (queries[0] + q) * CHUNK * 4))
+        weight = lambda q: k.splat(k.load(F32, mine + t * 4 + (queries[0] + q) * CHUNK * 4), ty.count)
         for q, i, w, v in pairs(len(queries), vectors, weight, lambda i: value(t, i)):
             sums[q][i].set(k.fma(w, v, sums[q][i].get()))
     for q, s in zip(queries, sums):
         head = state + q * shape.head
-        old, new = (k.splat(k.load(F32, head + shape.v_dim * 4 + at)) for at in (8, 12))
+        old, new = (k.splat(k.load(F32, head + shape.v_dim * 4 + at), ty.count) for at in (8, 12))
         for i in range(vectors):
-            at = head + j * 32 + 32 * i
-            k.store(k.fma(k.load(F8, at), old, s[i].get() * new), at)
+            at = head + (j + i) * (4 * ty.count)
+            k.store(k.fma(k.load(ty, at), old, s[i].get() * new), at)
 
 
 def chunk(
@@ -244,33 +264,36 @@ class Tile:
 
         Converting takes a third of a single row's time; a tile of eight rows is 1.4 to 2 times as fast (AVX2).
         """
-        k, shape = self.k, self.shape
-        with k.range(0, n, AHEAD) as t:
+        k, shape, wide = self.k, self.shape, self.k.isa.wide
+        with k.range(0, n, 4 * wide) as t:
             ask_next(k, shape, keys, values, t)
-            for p in range(AHEAD):
-                key, to = keys + k.min(t + p, n - 1) * (shape.k_dim * shape.size), self.some + p * shape.k_dim * 4
+            place = lambda p, j: self.some + (j + p * shape.k_dim) * (4 * wide)
+            for p in range(4):
+                four = [keys + k.min(t + p + 4 * i, n - 1) * (shape.k_dim * shape.size) for i in range(wide)]
                 with k.range(0, shape.k_dim, 8) as j:
-                    k.store(shape.load(k, key + j * shape.size), to + j * 4)
-            eight = lambda p, j: k.load(F8, self.some + (j + p * shape.k_dim) * 4)
-            self.each(t, lambda n, q, mine, state: dots(k, shape, q, eight, mine + t * 4, scale))
+                    k.store(shape.load(k, *(a + j * shape.size for a in four)), place(p, j))
+            key = lambda p, j: k.load(vec(F32, 8 * wide), place(p, j))
+            self.each(t, lambda n, q, mine, state: dots(k, shape, q, key, mine + t * 4, scale))
 
         def weights(n: Value, q, mine: Value, state: Value) -> None:
             fill(k, shape.heads, n, mine)
             softmax(k, shape, shape.heads, n, mine, state)
 
         self.each(0, weights)
-        for first, count, wide in runs(k, shape):
+        lanes = shape.lanes(k)
+        for first, count, at_once in runs(k, shape):
 
             def part(j: Value, vectors: int) -> None:
+                place = lambda t, i: self.some + (t * vectors + i) * (4 * lanes)
                 with k.range(0, n) as t:
                     for i in range(vectors):
-                        at = values + (t * shape.v_step + j * 8 + 8 * i) * shape.size
-                        k.store(shape.load(k, at), self.some + (t * vectors + i) * 32)
-                value = lambda t, i: k.load(F8, self.some + (t * vectors + i) * 32)
+                        at = values + (t * shape.v_step + (j + i) * lanes) * shape.size
+                        k.store(shape.load(k, at, lanes=lanes), place(t, i))
+                value = lambda t, i: k.load(vec(F32, lanes), place(t, i))
                 queries = range(first, first + count)
                 self.each(0, lambda n, q, mine, to: weighted(k, shape, queries, vectors, n, value, mine, to, j))
 
-            some_vectors(k, shape, wide, part)
+            some_vectors(k, shape, at_once, part)
 
 
 def clear(k: Emitter, shape: Shape, count: int, state: Value) -> None:

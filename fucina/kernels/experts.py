@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I32, LOWEST, Emitter, Value, vec
-from .linear import AT_ONCE, store_columns, tiles
+from .linear import AT_ONCE, in_tiles, store_columns, tiles
 from .registry import kernel
 from .rowops import each
 
@@ -23,18 +23,22 @@ def linear_heads(k: Emitter, fmt: str) -> None:
     f, p = FORMATS[fmt], k.p
     tile, sizes = tiles(k, fmt)
     rows, unit, groups = k.rows(), k.word(k.rec, R.UNIT) >> 3, (p.n + 7) >> 3
-    blocks = p.cols // f.cols
-    with k.range(k.u0 * unit, k.min(k.u1 * unit, groups * p.heads)) as g:
+    blocks, group = p.cols // f.cols, k.var(k.u0 * unit)
+    end = k.min(k.u1 * unit, groups * p.heads)
+    with k.loop(lambda: group.get() < end):
+        g = group.get()
         h, first = g // groups, g % groups * 8
+        last = k.min(end, (h + 1) * groups)
         x, d, s = head_of(f, h, blocks, p.x, p.d, p.s)
-        valid, r = k.min(p.n - first, 8), k.var(0)
-        for size in sizes:
-            with k.loop(lambda: r.get() + size <= rows):
-                some = [r.get() + i for i in range(size)]
-                acc = tile(k, fmt, p.w + g * (blocks * f.packed), p.cols, x, d, s, p.x_step, some)
-                for i, v in zip(some, acc, strict=True):
-                    store_columns(k, v, p.out + ((i * p.heads + h) * p.n + first) * 4, valid)
-                r.set(r.get() + size)
+        at = [p.w + k.min(g + i, last - 1) * (blocks * f.packed) for i in range(k.isa.wide)]  # the last may be alone
+        valid = k.min(k.min(p.n - first, (last - g) * 8), 8 * k.isa.wide)
+
+        def some_rows(rows: list[Value]) -> None:
+            for r, v in zip(rows, tile(k, fmt, rows, at, p.cols, x, d, s, p.x_step), strict=True):
+                store_columns(k, v, p.out + ((r * p.heads + h) * p.n + first) * 4, valid)
+
+        in_tiles(k, sizes, rows, some_rows)
+        group.set(k.min(g + k.isa.wide, last))
 
 
 def head_of(f, h: Value, blocks: Value, x: Value, d: Value, s: Value) -> tuple[Value, Value, Value]:
@@ -62,21 +66,24 @@ def linear_routed(k: Emitter, fmt: str) -> None:
     end = k.min(k.u1 * unit, (p.n + 7) >> 3)
     rows, j = k.rows(), k.var(0)
     with k.loop(lambda: j.get() < rows):
-        expert = wide(k, p.experts, wide(k, p.order, j.get()))
-        w, last = p.w + expert * p.w_step, wide(k, p.ends, expert)
+        start = j.get()
+        expert = wide(k, p.experts, wide(k, p.order, start))
+        w, count = p.w + expert * p.w_step, wide(k, p.ends, expert) - start
         with k.range(k.u0 * unit, end, AT_ONCE) as first:
-            at, stop = k.var(j.get()), k.min(first + AT_ONCE, end)
-            for size in sizes:
-                with k.loop(lambda: at.get() + size <= last):
-                    some = [wide(k, p.order, at.get() + i) for i in range(size)]
-                    sources = [i // p.per_row for i in some]
-                    with k.range(first, stop) as g:
-                        valid = k.min(p.n - g * 8, 8)
-                        acc = tile(k, fmt, w + g * group_bytes, p.cols, p.x, p.d, p.s, p.x_step, sources)
-                        for i, v in zip(some, acc, strict=True):
-                            store_columns(k, v, p.out + (i * p.n + g * 8) * 4, valid)
-                    at.set(at.get() + size)
-        j.set(last)
+            last = k.min(first + AT_ONCE, end)
+
+            def some_rows(rows: list[Value]) -> None:
+                routed = [wide(k, p.order, start + r) for r in rows]
+                sources = [i // p.per_row for i in routed]
+                with k.range(first, last, k.isa.wide) as g:
+                    at = [w + k.min(g + i, last - 1) * group_bytes for i in range(k.isa.wide)]  # the last may be alone
+                    valid = k.min(k.min(p.n, last * 8) - g * 8, 8 * k.isa.wide)
+                    acc = tile(k, fmt, sources, at, p.cols, p.x, p.d, p.s, p.x_step)
+                    for i, v in zip(routed, acc, strict=True):
+                        store_columns(k, v, p.out + (i * p.n + g * 8) * 4, valid)
+
+            in_tiles(k, sizes, count, some_rows)
+        j.set(start + count)
 
 
 def wide(k: Emitter, at: Value, i: Value) -> Value:

@@ -5,7 +5,7 @@ Everything else in a kernel is plain vector code that LLVM lowers by itself.  Wh
 - the dot product of int8 quadruples into int32 lanes (`Dot`), the heart of every quantised matrix product,
 - the dot product of int16 pairs (`pairs`),
 - float16 to and from float32,
-- how many activation rows a tile of a matrix product holds (`tiles`): more registers, more rows.
+- how many activation rows and output rows a tile of a matrix product holds (`tiles`, `wide`): more registers, more rows.
 
 The integer operations are exact and the float ones are IEEE, so every lowering gives the same bits.
 """
@@ -95,13 +95,14 @@ class VnniDot(Dot):
     by + 128 (flip the top bit), which adds 128 · Σx to each sum: start from -128 · Σx instead of 0."""
 
     def add(self, w: Value, x: Value) -> None:
-        k, t = self.k, vec(I32, 8)  # older LLVMs declare the operands so, newer ones upgrade it
+        k, lanes = self.k, w.type.count // 4
+        t = vec(I32, lanes)  # older LLVMs declare the operands so, newer ones upgrade it
         if self.sum is None:
             start = self.offset if self.bound is None else self.bias
             self.sum = start() if start else k.const(t, 0)
         if self.bound is None:
             w = w ^ -128
-        self.sum = k.call("llvm.x86.avx512.vpdpbusd.256", t, self.sum, w.bits(t), x.bits(t))
+        self.sum = k.call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", t, self.sum, w.bits(t), x.bits(t))
 
 
 class NeonDot(Dot):
@@ -131,7 +132,9 @@ def generic_pairs(k: Emitter, x: Value, y: Value) -> Value:
 
 def x86_pairs(k: Emitter, x: Value, y: Value) -> Value:
     """`vpmaddwd`."""
-    return k.call("llvm.x86.avx2.pmadd.wd", vec(I32, 8), x, y)
+    lanes = x.type.count // 2
+    name = "llvm.x86.avx2.pmadd.wd" if lanes == 8 else "llvm.x86.avx512.pmaddw.d.512"
+    return k.call(name, vec(I32, lanes), x, y)
 
 
 def half_to_float(k: Emitter, h: Value) -> Value:
@@ -172,6 +175,11 @@ class Isa:
         Activation rows in a tile of a quantised product, descending to 1.
     float_tiles : tuple[int, ...]
         The same for float weights, which need four accumulators a row.
+    wide : int
+        Groups of eight output rows in a tile: two where vectors of 512 bits hold them.
+    repeats : bool
+        A tile may compute a row twice instead of leaving odd rows to smaller tiles: worth it where multiplying a row
+        (12 instructions per block of Q4_1, 20 with AVX2) takes less than unpacking the weights (16, and 12).
     halves : bool
         The CPU converts float16 itself.
     """
@@ -180,6 +188,8 @@ class Isa:
     dot: type[Dot]
     tiles: tuple[int, ...] = (4, 2, 1)
     float_tiles: tuple[int, ...] = (2, 1)
+    wide: int = 1
+    repeats: bool = False
     halves: bool = True
     x86: bool = True
     registers: int = 16
@@ -208,7 +218,7 @@ LOWERINGS = {
         Isa("generic", Dot, halves=False, x86=False),
         Isa("avx2", Avx2Dot),
         Isa("avxvnni", VnniDot),
-        Isa("avx512vnni", VnniDot, tiles=(8, 4, 2, 1), float_tiles=(4, 2, 1), registers=32),
+        Isa("avx512vnni", VnniDot, tiles=(8, 6, 4, 2, 1), float_tiles=(4, 2, 1), wide=2, repeats=True, registers=32),
         Isa("neon", NeonDot, x86=False),
     )
 }

@@ -1,9 +1,9 @@
 """y = x Wᵀ: matrix products of activations with weights in layout p8, one kernel per format for any number of rows.
 
-A tile is eight output rows times a few activation rows.  Each weight vector is loaded and unpacked once a tile and used
-for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in integers, block
-by block, and add the blocks up in float32, first block first, whatever the tile: so a row of the result has the same
-bits for any number of rows.
+A tile is eight or sixteen output rows times a few activation rows (see `tile`).  Each weight vector is loaded and unpacked
+once a tile and used for all its activation rows; lane = output row.  Quantised formats multiply int8 by int8 exactly in
+integers, block by block, and add the blocks up in float32, first block first, whatever the tile: so a row of the result
+has the same bits for any number of rows.
 """
 
 from __future__ import annotations
@@ -12,80 +12,12 @@ from collections.abc import Callable, Sequence
 
 from . import record as R
 from .formats import FORMATS, NAMES
-from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
+from .lang import F8, F32, I16, I32, Emitter, Value, vec
 from .registry import kernel
+from .tile import Dots, Tile
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
-BYTES, PAIRS, LANES = vec(I8, 32), vec(I16, 16), vec(I32, 8)  # what eight output rows have of 4, 2, 1 columns
-
-
-class Tile:
-    """One block of the weights of eight output rows, against the same columns of a few rows of activations."""
-
-    def __init__(self, k: Emitter, at: Value, x, d, s, acc) -> None:
-        self.k, self.at, self.x_at, self.d_at, self.s_at, self.acc = k, at, x, d, s, acc
-        self.rows = range(len(acc))
-
-    # --- weights: lane = output row
-    def bytes(self, offset: int, step: Value | int = 0) -> Value:
-        """Four bytes of each output row."""
-        return self.k.load(BYTES, self.at + step + offset)
-
-    def half(self, offset: int) -> Value:
-        """A float16 of each output row, as float32."""
-        return self.k.isa.to_float(self.k, self.k.load(vec(I16, 8), self.at + offset))
-
-    def int8(self, offset: int, step: Value | int = 0) -> Value:
-        """A signed byte of each output row, as int32."""
-        return self.k.load(vec(I8, 8), self.at + step + offset).signed(I32)
-
-    def int8_pairs(self, offset: int, step: Value | int = 0) -> Value:
-        """Two signed bytes of each output row, as int16."""
-        return self.k.load(vec(I8, 16), self.at + step + offset).signed(I16)
-
-    # --- activations: the same numbers in every lane
-    def x(self, row: int, offset: int, step: Value | int = 0) -> Value:
-        """Four int8 activations."""
-        return self.k.splat(self.k.load(I32, self.x_at[row] + step + offset)).bits(BYTES)
-
-    def sums(self, row: int, index: int = 0) -> Value:
-        """Number `index` of the row's integer sums of activations, as int32."""
-        return self.k.splat(self.k.load(I32, self.s_at[row] + 4 * index))
-
-    def d(self, row: int) -> Value:
-        """The scale of the activations."""
-        return self.k.splat(self.k.load(F32, self.d_at[row]))
-
-    def s(self, row: int) -> Value:
-        """The scaled sum of the activations."""
-        return self.k.splat(self.k.load(F32, self.s_at[row]))
-
-    # --- sums
-    def dots(self, bound: int | None, zero: int = 0) -> Dots:
-        """Σ (w - zero) · x for each row, with w in 0 … bound (or signed: None).  `zero` is a power of two."""
-        return Dots(self, bound, zero)
-
-    def gain(self, row: int, a: Value, b: Value) -> None:
-        """The row's result grows by a · b."""
-        self.acc[row].set(self.k.fma(a, b, self.acc[row].get()))
-
-
-class Dots:
-    """Integer dot products of one tile, one per row."""
-
-    def __init__(self, t: Tile, bound: int | None, zero: int) -> None:
-        def dot(row: int):
-            offset = lambda: t.sums(row)  # -128 · Σx
-            bias = (lambda: t.sums(row).shift_signed(8 - zero.bit_length())) if zero else None
-            return t.k.isa.dot(t.k, bound, bias, offset)
-
-        self.t, self.sum = t, [dot(row) for row in t.rows]
-
-    def add(self, w: Value, offset: int, step: Value | int = 0) -> None:
-        """Σ += w[4 of them] · x[offset …]."""
-        for row in self.t.rows:
-            self.sum[row].add(w, self.t.x(row, offset, step))
 
 
 # --- formats: what one block adds to each row -----------------------------------------------------------------
@@ -153,7 +85,7 @@ def scaled(t: Tile, dots: Dots) -> None:
 def q4_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j Σ w·x - dmin·dx · Σ_j min_j Σx_j, over 8 parts j of 32 columns, w in 0 … 15"""
     k = t.k
-    total = [k.cell(LANES, 0) for _ in t.rows]
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
     with k.range(0, 4) as j:  # parts 2j (low nibbles) and 2j + 1 (high)
         low, high = t.dots(15), t.dots(15)
         for c in range(8):
@@ -163,11 +95,11 @@ def q4_k(t: Tile) -> None:
         scales = t.int8(32, j * 16), t.int8(40, j * 16)
         for r in t.rows:
             total[r].set(total[r].get() + low.sum[r].times(scales[0]) + high.sum[r].times(scales[1]))
-    less = [k.const(LANES, 0) for _ in t.rows]
+    less = [k.const(vec(I32, t.lanes), 0) for _ in t.rows]
     for i in range(4):
         mins = t.int8_pairs(96 + 16 * i)  # of parts 2i and 2i + 1
         for r in t.rows:
-            less[r] = less[r] + k.isa.pairs(k, mins, t.sums(r, i).bits(PAIRS))
+            less[r] = less[r] + k.isa.pairs(k, mins, t.pairs_of(t.sums(r, i)))
     d, m = t.half(0), t.half(16)
     for r in t.rows:
         t.gain(r, d * t.d(r), total[r].get().float())
@@ -177,8 +109,8 @@ def q4_k(t: Tile) -> None:
 def q6_k(t: Tile) -> None:
     """y += d·dx · Σ_j scale_j (Σ w·x - 32 Σx_j), over 16 parts j of 16 columns, w in 0 … 63, scales signed"""
     k = t.k
-    total = [k.cell(LANES, 0) for _ in t.rows]
-    less = [k.cell(LANES, 0) for _ in t.rows]
+    total = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
+    less = [k.cell(vec(I32, t.lanes), 0) for _ in t.rows]
     with k.range(0, 4) as i:  # half i >> 1 of the block (128 columns), its even or odd parts
         half, odd = i >> 1, i & 1
         x_step, w_step, scale_step = half * 128 + odd * 16, half * 768 + odd * 384, half * 64 + odd * 8
@@ -192,9 +124,9 @@ def q6_k(t: Tile) -> None:
             total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
     for j in range(8):  # parts 2j and 2j + 1
         even, odd = t.int8(16 + 16 * j), t.int8(24 + 16 * j)
-        both = ((even & 0xFFFF) | (odd << 16)).bits(PAIRS)
+        both = t.pairs_of((even & 0xFFFF) | (odd << 16))
         for r in t.rows:
-            less[r].set(less[r].get() + k.isa.pairs(k, both, t.sums(r, j).bits(PAIRS)))
+            less[r].set(less[r].get() + k.isa.pairs(k, both, t.pairs_of(t.sums(r, j))))
     d = t.half(0)
     for r in t.rows:
         t.gain(r, d * t.d(r), (total[r].get() - (less[r].get() << 5)).float())
@@ -206,53 +138,60 @@ BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, 
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
-def ask_ahead(k: Emitter, at: Value, size: int) -> None:
-    """Ask memory for what is read `AHEAD` bytes after the `size` bytes at `at`.
+def ask_ahead(k: Emitter, groups: Sequence[Value], size: int) -> None:
+    """Ask memory for what is read `AHEAD` bytes after the `size` bytes of each group.
 
     A core's own prefetcher follows a stream only to the end of its page of 4 KB, and starts anew in each.  Asking two
     pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
     AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
     """
-    k.prefetch(at, size, AHEAD)
+    for at in groups:
+        k.prefetch(at, size, AHEAD)
 
 
-def quantised_tile(k: Emitter, fmt: str, w: Value, cols: Value, x, d, s, step, rows: Sequence[Value]) -> list[Value]:
-    """Activation rows with these numbers, `step` columns apart, against the group of eight output rows at `w`: their
+def quantised_tile(
+    k: Emitter, fmt: str, rows: Sequence[Value], w: Sequence[Value], cols: Value, x, d, s, step
+) -> list[Value]:
+    """The activation rows with these numbers, `step` columns apart, against the groups of eight output rows at `w`: their
     sums, block by block."""
     f = FORMATS[fmt]
     nb, row = cols // f.cols, step // f.cols  # blocks of a weight row, blocks from one activation row to the next
     sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
-    acc = [k.cell(F8, 0.0) for _ in rows]
+    acc = [k.cell(vec(F32, 8 * len(w)), 0.0) for _ in rows]
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
     starts = [[p + r * row * size for r in rows] for p, size in arrays]
     with k.range(0, nb) as b:
-        ask_ahead(k, w + b * f.packed, f.packed)
+        here = [at + b * f.packed for at in w]
+        ask_ahead(k, here, f.packed)
         x_at, d_at, s_at = ([p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays))
-        BLOCKS[fmt](Tile(k, w + b * f.packed, x_at, d_at, s_at, acc))
+        BLOCKS[fmt](Tile(k, here, x_at, d_at, s_at, acc))
     return [a.get() for a in acc]
 
 
-def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
-    """One column of eight output rows, as float32."""
+def floats(k: Emitter, fmt: str, at: Sequence[Value]) -> Value:
+    """One column of each group's eight output rows, as float32."""
     if fmt == "f32":
-        return k.load(F8, at)
-    h = k.load(vec(I16, 8), at)
-    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(F8)
+        return k.concat([k.load(F8, a) for a in at])
+    h = k.concat([k.load(vec(I16, 8), a) for a in at])
+    return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(vec(F32, 8 * len(at)))
 
 
-def float_tile(k: Emitter, fmt: str, w: Value, cols: Value, x, d, s, step, rows: Sequence[Value]) -> list[Value]:
+def float_tile(
+    k: Emitter, fmt: str, rows: Sequence[Value], w: Sequence[Value], cols: Value, x, d, s, step
+) -> list[Value]:
     """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
-    acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in rows]
+    lanes, size = 8 * len(w), FORMATS[fmt].packed
+    acc = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in rows]
 
     def column(c: Value, a: int) -> None:
-        weights = eight_floats(k, fmt, w + c * FORMATS[fmt].packed)
+        weights = floats(k, fmt, [at + c * size for at in w])
         for i, r in enumerate(rows):
-            v = k.splat(k.load(F32, x + (r * step + c) * 4))
+            v = k.splat(k.load(F32, x + (r * step + c) * 4), lanes)
             acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
     with k.range(0, whole, 4) as c:
-        ask_ahead(k, w + c * FORMATS[fmt].packed, 4 * FORMATS[fmt].packed)
+        ask_ahead(k, [at + c * size for at in w], 4 * size)
         for a in range(4):
             column(c + a, a)
     for a in range(3):
@@ -270,6 +209,20 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     return quantised_tile, [m for m in k.isa.tiles if m <= 4] if f.activations == "q8k" else k.isa.tiles
 
 
+def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:
+    """emit(numbers of the rows of a tile), for all rows, in as large tiles as are full.
+
+    With `Isa.repeats`, a tile whose last row would be missing is taken too, and computes the row before it twice: one
+    multiplication too many, but the weights are not unpacked once more.
+    """
+    r = k.var(0)
+    for size, smaller in zip(sizes, (*sizes[1:], 0)):
+        full = smaller + 1 if k.isa.repeats else size  # rows that suffice
+        with k.loop(lambda: r.get() + full <= rows):
+            emit([r.get() + i if i < full else k.min(r.get() + i, rows - 1) for i in range(size)])
+            r.set(r.get() + size)
+
+
 @kernel("linear", NAMES, rule="columns", params="w cols x x_step d s out n")
 def linear(k: Emitter, fmt: str) -> None:
     """out[r, n] = Σ_c x[r, c] · w[n, c]; a unit is UNIT output columns n of all rows r."""
@@ -277,23 +230,25 @@ def linear(k: Emitter, fmt: str) -> None:
     tile, sizes = tiles(k, fmt)
     f, data = FORMATS[fmt], (k.p.x, k.p.d, k.p.s, k.p.x_step)
     rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3  # groups
-    group_bytes = (cols // f.cols) * f.packed
+    group_bytes, wide = (cols // f.cols) * f.packed, k.isa.wide
     end = k.min(k.u1 * unit, (n + 7) >> 3)
 
     with k.range(k.u0 * unit, end, AT_ONCE) as first:
-        r, last = k.var(0), k.min(first + AT_ONCE, end)
-        for size in sizes:
-            with k.loop(lambda: r.get() + size <= rows):
-                with k.range(first, last) as g:
-                    valid, some = k.min(n - g * 8, 8), [r.get() + i for i in range(size)]
-                    for i, v in zip(some, tile(k, fmt, w + g * group_bytes, cols, *data, some), strict=True):
-                        store_columns(k, v, out + (i * n + g * 8) * 4, valid)
-                r.set(r.get() + size)
+        last = k.min(first + AT_ONCE, end)
+
+        def some_rows(rows: list[Value]) -> None:
+            with k.range(first, last, wide) as g:
+                at = [w + k.min(g + i, last - 1) * group_bytes for i in range(wide)]  # the last may be alone
+                valid = k.min(k.min(n, last * 8) - g * 8, 8 * wide)
+                for r, v in zip(rows, tile(k, fmt, rows, at, cols, *data)):
+                    store_columns(k, v, out + (r * n + g * 8) * 4, valid)
+
+        in_tiles(k, sizes, rows, some_rows)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:
-    """The first `valid` lanes: a plain store when that is all eight."""
-    with k.when(valid.eq(8)):
+    """The first `valid` lanes: a plain store when that is all of them."""
+    with k.when(valid.eq(v.type.count)):
         k.store(v, at)
-    with k.when(valid < 8):
+    with k.when(valid < v.type.count):
         k.store(v, at, valid)

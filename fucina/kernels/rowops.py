@@ -12,10 +12,10 @@ from .lang import F8, F32, I64, Emitter, Value, vec
 from .registry import kernel
 
 
-def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], None]) -> None:
-    """f(byte offset, lanes) for float32 numbers lo … hi-1, eight at a time; lanes is None where it is all eight."""
-    whole = lo + ((hi - lo) & -8)
-    with k.range(lo, whole, 8) as i:
+def each(k: Emitter, lo: Value, hi: Value, f: Callable[[Value, Value | None], None], at_once: int = 8) -> None:
+    """f(byte offset, lanes) for float32 numbers lo … hi-1, some at a time; lanes is None where it is all `at_once`."""
+    whole = lo + ((hi - lo) & -at_once)
+    with k.range(lo, whole, at_once) as i:
         f(i * 4, None)
     with k.when(whole < hi):
         f(whole * 4, hi - whole)
@@ -30,9 +30,11 @@ def columns(k: Emitter, inputs: list[tuple[Value, Value]], f: Callable[..., Valu
     """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step."""
     out, cols, unit = k.p.out, k.p.cols, k.word(k.rec, R.UNIT)
     lo, hi = k.min(k.u0 * unit, cols), k.min(k.u1 * unit, cols)
+    some = vec(F32, 8 * k.isa.wide)
     with k.range(0, k.rows()) as r:
         starts, to = [x + r * step * 4 for x, step in inputs], out + r * cols * 4
-        each(k, lo, hi, lambda at, n: k.store(f(*(k.load(F8, x + at, n) for x in starts)), to + at, n))
+        one = lambda at, n: k.store(f(*(k.load(some, x + at, n) for x in starts)), to + at, n)
+        each(k, lo, hi, one, some.count)
 
 
 def two_inputs(k: Emitter, f: Callable[[Value, Value], Value]) -> None:
@@ -76,7 +78,7 @@ def geglu(k: Emitter) -> None:
 @kernel("sigmoid", rule="columns", params="x x_step out cols")
 def sigmoid(k: Emitter) -> None:
     """out = 1 / (1 + e^-x)"""
-    columns(k, [(k.p.x, k.p.x_step)], lambda x: over_logistic(k, k.const(F8, 1.0), x))
+    columns(k, [(k.p.x, k.p.x_step)], lambda x: over_logistic(k, k.const(x.type, 1.0), x))
 
 
 @kernel("rms_norm", rule="rows", params="x x_step x_head out w n heads eps:f32")

@@ -1,6 +1,10 @@
 """What a pass of k rows costs in plain steps, at several contexts: the table that speculation starts from.
 
-Live timings rescale it on other machines and models; only its shape matters.
+A plain step is a pass of one row as plain decoding runs it: after another pass of one row, with a token chosen between the
+two.  That matters: on some machines a pass of one row takes up to a third longer after a pass of many rows than
+after one of its kind, and costs in units of that one would come out too low, so that too many drafts would be verified.
+
+Live timings rescale the table on other machines and models; only its shape matters.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
+from ..cache import State
 from ..engine.cost_table import CostTable
 from ..errors import InvalidOption
 from ..model import Model
@@ -20,6 +25,7 @@ from .tables import Table
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 20, 24, 25, 32, 33, 48, 64, 96, 128)
 CONTEXTS = (128, 1024, 4096)
 ROUNDS = 15
+PLAIN = 2  # passes of one row before each width
 _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 
 
@@ -30,9 +36,10 @@ def measure(
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[tuple[float, ...], ...]:
-    """Costs [contexts][rows]: the median over rounds of (seconds of k rows) / (seconds of one row in the same round).
+    """Costs [contexts][rows]: the median over rounds of (seconds of k rows) / (seconds of a plain step just before).
 
-    Every round takes all widths in turn, so that a slow spell of the machine falls on all of them.
+    Every round takes all widths in turn.  For each, two passes of one row come first; the second of them is the plain
+    step that the width is divided by.  So a slow spell of the machine falls on both.
 
     Parameters
     ----------
@@ -61,19 +68,25 @@ def measure(
         model.forward_rows([(cache, [(7 * i + 11) % vocab for i in range(context)], "none")])
         ratios: dict[int, list[float]] = {k: [] for k in rows}
         for turn in range(rounds + 1):
-            seconds = {}
             for k in rows:
-                ids = [(31 * i + turn) % vocab for i in range(k)]
-                start = perf_counter()
-                model.forward_rows([(cache, ids, "all")])
-                seconds[k] = perf_counter() - start
-                cache.truncate(context)
-            if turn:  # the first is for warming up
-                for k in rows:
-                    ratios[k].append(seconds[k] / seconds[1])
+                plain = [_seconds(model, cache, 1, turn) for _ in range(PLAIN)][-1]
+                cost = _seconds(model, cache, k, turn) / plain
+                if turn:  # the first is for warming up
+                    ratios[k].append(cost if k > 1 else 1.0)
         table.append(tuple(round(statistics.median(ratios[k]), 3) for k in rows))
         say(f"context {context}: " + "  ".join(f"{k}: {c:.2f}" for k, c in zip(rows, table[-1], strict=True)))
     return tuple(table)
+
+
+def _seconds(model: Model, cache: State, rows: int, turn: int) -> float:
+    """What a pass of so many rows takes; then a token is chosen for each, and the cache is put back."""
+    ids, context = [(31 * i + turn) % model.n_tokens for i in range(rows)], cache.len
+    start = perf_counter()
+    (logits,) = model.forward_rows([(cache, ids, "all")])
+    seconds = perf_counter() - start
+    logits.argmax(axis=-1)
+    cache.truncate(context)
+    return seconds
 
 
 def measured_table(

@@ -14,7 +14,7 @@ from fucina.kernels import reference
 from fucina.kernels.catalogue import kernel_words
 from fucina.kernels.formats import FORMATS, NAMES
 from fucina.kernels.invoke import invoke
-from fucina.kernels.isa import supported
+from fucina.kernels.isa import LOWERINGS, supported
 from fucina.kernels.packing import pack
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, QUANTISED, extreme, packed, random_bits, rows, same_bits, weights
@@ -66,6 +66,14 @@ def test_lowerings_agree_on_random_bits(fmt):
     assert np.isfinite(results[0]).all() and not results[0][3].any()
     for isa, y in zip(ISAS, results):
         assert same_bits(y, results[-1]), isa
+
+
+@pytest.mark.parametrize("isa", LOWERINGS.values(), ids=lambda isa: isa.name)
+def test_a_tile_has_at_most_one_row_too_many(isa):
+    """Where rows that are left run in a tile filled up by repeating one, it never repeats two."""
+    for sizes in (isa.tiles, isa.float_tiles):
+        gaps = [more - less for more, less in itertools.pairwise(sizes)]
+        assert sizes[-1] == 1 and min(gaps) > 0 and (max(gaps) <= 2 or not isa.repeats)
 
 
 @pytest.mark.parametrize("fmt", NAMES)

@@ -168,8 +168,9 @@ def test_measuring_is_checked(model):
             verify_cost.measure(model, **{"rows": (1, 2), "contexts": (8,), "rounds": 1, **options})
 
 
-def test_every_width_is_timed_in_every_round_at_its_context(model, monkeypatch):
-    """What is timed: the given number of rows after a context, with all logits, from a cache that is put back."""
+def test_every_width_is_timed_in_every_round_after_plain_steps(model, monkeypatch):
+    """What is timed: the given number of rows after a context, with all logits, from a cache that is put back.  Before
+    it two passes of one row: what it is compared with comes after its own kind, as in plain decoding."""
     asked = []
     forward = type(model).forward_rows.__get__(model)
 
@@ -181,9 +182,25 @@ def test_every_width_is_timed_in_every_round_at_its_context(model, monkeypatch):
     monkeypatch.setattr(model, "forward_rows", noting, raising=False)
     said = []
     costs = verify_cost.measure(model, (1, 3, 5), (4, 9), 2, said.append)
-    per_context = lambda n: [(0, n, "none"), *[(n, k, "all") for _ in range(3) for k in (1, 3, 5)]]
+    per_context = lambda n: [(0, n, "none"), *[(n, r, "all") for _ in range(3) for k in (1, 3, 5) for r in (1, 1, k)]]
     assert asked == per_context(4) + per_context(9)
     assert [len(line) for line in costs] == [3, 3] and all(line[0] == 1.0 for line in costs) and len(said) == 2
+
+
+def test_a_cost_is_a_width_over_the_plain_step_before_it(model, monkeypatch):
+    """A pass of one row takes 3 after a wider one and 2 after its own kind; k rows take 2 + k: nothing is divided by 3."""
+    clock, last = [0.0], [1]
+    forward = type(model).forward_rows.__get__(model)
+
+    def taking(requests):
+        ((_, ids, _),) = requests
+        clock[0] += (3 if last[0] > 1 else 2) if len(ids) == 1 else 2 + len(ids)
+        last[0] = len(ids)
+        return forward(requests)
+
+    monkeypatch.setattr(model, "forward_rows", taking, raising=False)
+    monkeypatch.setattr(verify_cost, "perf_counter", lambda: clock[0])
+    assert verify_cost.measure(model, (1, 2, 4), (4,), 3) == ((1.0, 2.0, 3.0),)
 
 
 def test_the_table_of_the_terminal():

@@ -236,6 +236,25 @@ def test_a_pass_that_computed_prompts_teaches_nothing():
     assert cost.price(with_prompt) == pytest.approx(2.4) and cost.scale == pytest.approx(1.2)
 
 
+def test_a_plain_pass_after_a_verify_does_not_make_verifies_look_cheap():
+    """It may be slow because of what ran before it; it counts if it is all there is, or faster than what is known."""
+    plain, verify = (lambda seconds: PassStats(1, 1, 0, 0.0, seconds)), PassStats(1, 5, 4, 0.0, 2.0)
+    cost = VerifyCost(CostTable.of([(1, 1.0), (5, 2.0)]))
+    for seconds in (1.0, 1.0):
+        cost.price(plain(seconds))
+    for _ in range(50):
+        cost.price(verify)
+        cost.price(plain(1.5))
+    assert cost.scale == pytest.approx(1.0)
+    cost.price(plain(1.5))  # after its own kind: 1.125
+    cost.price(verify)
+    assert cost.scale == pytest.approx(0.8 + 0.2 / 1.125)
+    first = VerifyCost(CostTable.of([(1, 1.0), (5, 2.0)]))
+    for stats in (verify, plain(1.0), verify, plain(0.5), verify):  # 0.5: the mean is 0.875
+        first.price(stats)
+    assert first.scale == pytest.approx(0.8 + 0.2 / 0.875)
+
+
 def test_a_pass_of_several_streams_is_compared_with_a_plain_pass_of_them():
     cost = VerifyCost(CostTable.of([(1, 1.0), (4, 2.0), (12, 6.0)]))
     assert cost.verify(12, streams=4) == 3.0
