@@ -230,7 +230,7 @@ def attention(
     return state * (F(1) / total)
 
 
-# --- recurrence and experts -----------------------------------------------------------------------------------
+# --- recurrence ------------------------------------------------------------------------------------------------
 
 
 def delta_rule(
@@ -247,29 +247,3 @@ def delta_rule(
         s[:, i] = fma(k[:, i, None], change, s[:, i])
         out = fma(q[:, i, None], s[:, i], out)
     return s, out
-
-
-def choose(scores: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The top_k columns of softmax(scores) of each row, ties to the lower one: int64 [m, top_k]; and their odds,
-    divided by their sum: float32 [m, top_k]."""
-    m, n = scores.shape
-    e = np.zeros((m, -(-n // 8) * 8), F)
-    e[:, :n] = exp(scores - scores.max(1, keepdims=True))
-    total = np.zeros((m, 8), F)
-    for part in np.moveaxis(e.reshape(m, -1, 8), 1, 0):
-        total = total + part
-    odds = e[:, :n] / fold(total)[:, None]
-    best = np.argsort(-odds, axis=1, kind="stable")[:, :top_k]
-    chosen = np.take_along_axis(odds, best, 1)
-    share = np.zeros(m, F)
-    for i in range(top_k):
-        share = share + chosen[:, i]
-    return best, chosen / share[:, None]
-
-
-def weighted_sum(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Σ weights[i] · rows[i], i ascending: float32 [n, dim], [n] -> [dim]."""
-    total = np.zeros(rows.shape[1], F)
-    for row, weight in zip(rows, weights, strict=True):
-        total = fma(weight, row, total)
-    return total

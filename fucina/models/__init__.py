@@ -8,10 +8,11 @@ from __future__ import annotations
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from ..ops.vocabulary import LoadedFamily
-from . import gemma3, llama
+from . import deepseek2, gemma3, llama, qwen3, qwen3moe
 from .family import Family
 
-FAMILIES: dict[str, Family] = {f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY)}
+_MODULES = (llama, gemma3, qwen3, qwen3moe, deepseek2)
+FAMILIES: dict[str, Family] = {module.FAMILY.architecture: module.FAMILY for module in _MODULES}
 
 
 def read_family(file: GgufFile) -> LoadedFamily:

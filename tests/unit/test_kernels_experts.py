@@ -1,12 +1,15 @@
 """Weights of three dimensions: a matrix per head, routing to experts, and their feed-forward."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import ModelError
-from fucina.kernels import reference
+from fucina.kernels import reference, reference_experts
+from fucina.ops.vocabulary import RouterSpec
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, random_bits, rows, same_bits, stacked, weights
 from tests.unit.one_op import Array, Stack
@@ -41,8 +44,8 @@ def test_route(n, top_k, isa):
     x[1] *= 1000  # one expert takes all
     raw = np.ascontiguousarray(w).view(np.uint8)
     packed = Array(stacked(raw, "f32", 1))
-    experts, odds = one_op.run(lambda r, x: r.route(x, packed, top_k), x, isa=isa)
-    want, shares = reference.choose(reference.linear(x, raw, "f32"), top_k)
+    experts, odds = one_op.run(lambda r, x: r.route(x, packed, RouterSpec(top_k)), x, isa=isa)
+    want, shares = reference_experts.choose(reference.linear(x, raw, "f32"), top_k)
     assert np.array_equal(experts.view(np.int32), want) and same_bits(odds, shares)
     assert np.array_equal(want[0], np.arange(top_k))
     scores = x[2:].astype(np.float64) @ w.T.astype(np.float64)
@@ -50,25 +53,53 @@ def test_route(n, top_k, isa):
     assert np.allclose(shares[2:], p / p.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
+@settings(max_examples=60)
+@given(st.data())
+def test_routers(data):
+    """Gating, norm, scale, groups, bias and scales: bits equal to the twin's, whatever is combined."""
+    groups, size = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 9))
+    used, n = data.draw(st.integers(1, groups)), groups * size
+    spec = RouterSpec(
+        top_k=data.draw(st.integers(1, used * size)),
+        gating=data.draw(st.sampled_from(("softmax", "sigmoid"))),
+        normalise=data.draw(st.booleans()),
+        scale=data.draw(st.sampled_from((1.0, 2.5, 0.3))),
+        groups=groups,
+        groups_used=used,
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 100)))
+    w, x = (rng.standard_normal((rows, 6)).astype(np.float32) for rows in (n, 7))
+    w[n - 1] = w[0]  # a tie
+    if data.draw(st.booleans()):
+        w[:, 0], x[:, 0] = -1, 20  # odds of a sigmoid that add up to less than the least divisor
+    bias, scales = (rng.standard_normal(n).astype(np.float32) if data.draw(st.booleans()) else None for _ in range(2))
+    raw = np.ascontiguousarray(w).view(np.uint8)
+    extra = {k: None if v is None else Array(v) for k, v in (("bias", bias), ("scales", scales))}
+    op = lambda r, x: r.route(x, Array(stacked(raw, "f32", 1)), spec, **extra)
+    experts, weights = one_op.run(op, x)
+    want, shares = reference_experts.choose(reference.linear(x, raw, "f32"), **asdict(spec), bias=bias, scales=scales)
+    assert np.array_equal(experts.view(np.int32), want) and same_bits(weights, shares)
+
+
 def test_route_of_numbers_that_are_not_finite_stays_inside():
     """The experts of such a row are some experts: nothing else may be read."""
     packed = Array(stacked(np.eye(5, 4, dtype=np.float32).view(np.uint8), "f32", 1))
     x = np.array([[np.nan] * 4, [np.inf, 1, 2, -np.inf], [1, 2, 3, 4]], np.float32)
-    experts, _ = one_op.run(lambda r, x: r.route(x, packed, 3), x)
+    experts, _ = one_op.run(lambda r, x: r.route(x, packed, RouterSpec(3)), x)
     experts = experts.view(np.int32)
     assert experts.min() >= 0 and experts.max() < 5 and experts[2].tolist() == [3, 2, 1]
 
 
-def feed_forward(x, experts, shares, gate, up, down, formats):
+def feed_forward(x, experts, shares, gate, up, down, formats, gated=reference.swiglu):
     """As `ops.naive` computes it, with the arithmetic of the kernels."""
     out = []
     for row, chosen, share in zip(x, experts, shares):
         product = lambda v, raw, fmt: reference.linear(v, raw, fmt)
         results = []
         for e in chosen:
-            h = reference.swiglu(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
+            h = gated(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
             results.append(product(h, down[e], formats[2])[0])
-        out.append(reference.weighted_sum(np.stack(results), share))
+        out.append(reference_experts.weighted_sum(np.stack(results), share))
     return np.stack(out)
 
 
@@ -84,16 +115,31 @@ def test_feed_forward_of_experts(formats, dim, ffn, isa):
     )
     x = rng.standard_normal((m, dim)).astype(np.float32)
     router = rng.standard_normal((count, dim)).astype(np.float32).view(np.uint8)
-    experts, shares = reference.choose(reference.linear(x, router, "f32"), top_k)
+    experts, shares = reference_experts.choose(reference.linear(x, router, "f32"), top_k)
 
     def op(r, x):
-        return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), top_k), gate, up, down)
+        return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), RouterSpec(top_k)), gate, up, down)
 
     want = feed_forward(x, experts, shares, g, u, d, formats)
     for cut in (1, 4):
         assert same_bits(one_op.run(op, x, isa=isa, cut=cut), want)
     alone = np.concatenate([one_op.run(op, x[i : i + 1], isa=isa) for i in range(m)])
     assert same_bits(alone, want)
+
+
+@pytest.mark.parametrize("fmt", ["q8_0", "f32"])
+def test_a_gate_that_holds_both_and_another_activation(fmt):
+    """ffn_gate_up_exps: the rows of the gate first."""
+    rng = np.random.default_rng(5)
+    count, m, dim, ffn = 5, 9, 64, 32
+    both, raw = stack(rng, fmt, count, 2 * ffn, dim)
+    down, d = stack(rng, fmt, count, dim, ffn)
+    x = rows(rng, m, dim)
+    chosen = rng.integers(0, count, (m, 2)).astype(np.int32)
+    shares = rng.random((m, 2)).astype(np.float32)
+    op = lambda r, x, experts, shares: r.moe_ffn(x, experts, shares, both, None, down, gating="geglu")
+    want = feed_forward(x, chosen, shares, raw[:, :ffn], raw[:, ffn:], d, [fmt] * 3, reference.geglu)
+    assert same_bits(one_op.run(op, x, chosen.view(np.float32), shares), want)
 
 
 @settings(max_examples=20)
@@ -122,4 +168,4 @@ def test_mistakes_are_named():
     with pytest.raises(ModelError, match="has 64 columns, its input 192 in 2 heads"):
         one_op.run(lambda r, x: r.linear_heads(x, w, 2), x)
     with pytest.raises(ModelError, match="1 to 4 experts, got 5"):
-        one_op.run(lambda r, x: r.route(x, Array(stacked(weights(rng, "f32", 4, 192), "f32", 1)), 5), x)
+        one_op.run(lambda r, x: r.route(x, Array(stacked(weights(rng, "f32", 4, 192), "f32", 1)), RouterSpec(5)), x)
