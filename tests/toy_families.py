@@ -91,7 +91,7 @@ def _tensors(module: ModuleType, config: Any, fmt: str, rare: list[int]) -> dict
         for f in fields(cls):
             if "tensor" not in f.metadata:
                 continue
-            name = f"{prefix}{f.metadata['tensor']}.weight"
+            name = prefix + f.metadata["tensor"]
             shape = [n if isinstance(n, int) else getattr(config, n) for n in f.metadata["shape"]]
             values = rng.standard_normal(shape)
             values = 1 + 0.2 * values if len(shape) == 1 else values * 1.5 / np.sqrt(shape[-1])

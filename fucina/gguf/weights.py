@@ -98,6 +98,11 @@ class WeightFinder:
     def __init__(self, file: GgufFile) -> None:
         self._file = file
         self._found: dict[str, Weight] = {}
+        self._skipped: list[str] = []
+
+    def skip(self, prefix: str) -> None:
+        """Tensors whose names begin so belong to a part of the file that is not run."""
+        self._skipped.append(prefix)
 
     def has(self, name: str) -> bool:
         """Return whether the file holds this tensor."""
@@ -127,7 +132,7 @@ class WeightFinder:
 
     def check_all_used(self) -> None:
         """ModelError if the file holds tensors that were not looked up: the forward would not be that model's."""
-        left = [n for n in self._file.tensors if n not in self._found]
+        left = [n for n in self._file.tensors if n not in self._found and not n.startswith(tuple(self._skipped))]
         if left:
             some = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
             raise ModelError(

@@ -1,12 +1,19 @@
-"""The gated delta rule: a matrix per head that every row decays, corrects and reads.  (Yang et al., 2024.)"""
+"""What a stream keeps besides keys and values, row after row: the gated delta rule, and a causal convolution.
+
+The delta rule has a matrix per head that every row decays, corrects and reads.  (Yang et al., 2024.)
+"""
 
 from __future__ import annotations
 
 from . import record as R
 from .lang import F8, F32, Emitter, Value
 from .registry import kernel
+from .rowops import copy, each
 
-DELTA = "q q_step key key_step value value_step decay decay_step beta beta_step out heads k_dim v_dim offset area"
+CONV_COLUMNS = 256  # of a unit of the convolution
+DELTA = (
+    "q q_step key key_step value value_step decay decay_step beta beta_step out heads key_heads k_dim v_dim offset area"
+)
 
 
 @kernel("delta_rule", rule="rows", params=DELTA)
@@ -35,7 +42,8 @@ def one_row(k: Emitter, r: Value, h: Value, c: Value, lanes: Value, source: Valu
     p, line = k.p, k.p.v_dim * 4
     number = lambda x, step: k.splat(k.load(F32, x + (r * step + h) * 4))
     fade, beta = k.exp(number(p.decay, p.decay_step)), number(p.beta, p.beta_step)
-    key, query = (x + (r * step + h * p.k_dim) * 4 for x, step in ((p.key, p.key_step), (p.q, p.q_step)))
+    shared = h % p.key_heads  # the query and key head of this head
+    key, query = (x + (r * step + shared * p.k_dim) * 4 for x, step in ((p.key, p.key_step), (p.q, p.q_step)))
     seen, out = k.cell(F8, 0.0), k.cell(F8, 0.0)
     with k.range(0, p.k_dim) as i:
         s = k.load(F8, source + i * line, lanes) * fade
@@ -48,3 +56,33 @@ def one_row(k: Emitter, r: Value, h: Value, c: Value, lanes: Value, source: Valu
         k.store(s, to + i * line, lanes)
         out.set(k.fma(k.splat(k.load(F32, query + i * 4)), s, out.get()))
     k.store(out.get(), p.out + ((r * p.heads + h) * p.v_dim + c) * 4, lanes)
+
+
+@kernel("conv", rule="rows", params="x x_step w out cols parts taps offset area")
+def conv(k: Emitter) -> None:
+    """out[r, c] = Σ_j w[j, c] · x[r - taps + 1 + j, c], j ascending, over the rows of each stream; those before the pass
+    are the ones that it keeps.  A unit is CONV_COLUMNS columns of a stream."""
+    p = k.p
+    line, old = p.cols * 4, p.taps - 1  # bytes of a row; rows that a stream keeps
+    with k.range(k.u0, k.u1) as unit:
+        stream, lo = k.stream(unit // p.parts), unit % p.parts * CONV_COLUMNS
+        hi = k.min(lo + CONV_COLUMNS, p.cols)
+        first, rows = k.word(stream, R.STREAM_FIRST), k.word(stream, R.STREAM_ROWS)
+        read, write = (bank + p.offset * 4 for bank in k.area(stream, p.area))
+
+        def row(i: Value) -> Value:
+            """Address of a row, counted from the oldest one that the stream keeps."""
+            return k.where(i < old, read + i * line, p.x + (first + i - old) * p.x_step * 4)
+
+        with k.range(0, rows) as i:
+
+            def one(at: Value, lanes: Value | None, i: Value = i) -> None:
+                total = k.cell(F8, 0.0)
+                with k.range(0, p.taps) as j:
+                    x = k.load(F8, row(i + j) + at, lanes)
+                    total.set(k.fma(k.load(F8, p.w + j * line + at, lanes), x, total.get()))
+                k.store(total.get(), p.out + (first + i) * line + at, lanes)
+
+            each(k, lo, hi, one)
+        with k.range(0, old) as j:
+            copy(k, row(rows + j) + lo * 4, write + j * line + lo * 4, hi - lo)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import record as R
-from .lang import F8, F32, I64, Emitter, Value, vec
+from .lang import ATANH, F8, F32, I64, Emitter, Value, vec
 from .registry import kernel
 
 
@@ -77,6 +77,35 @@ def geglu(k: Emitter) -> None:
 def sigmoid(k: Emitter) -> None:
     """out = 1 / (1 + e^-x)"""
     columns(k, [(k.p.x, k.p.x_step)], lambda x: over_logistic(k, k.const(F8, 1.0), x))
+
+
+@kernel("softplus", rule="columns", params="x x_step out cols")
+def softplus(k: Emitter) -> None:
+    """out = log(1 + e^x) = max(x, 0) + 2·atanh(u / (u + 2)), u = e^-|x|: the argument is at most 1/3, and a short series
+    has every bit of it."""
+
+    def f(x: Value) -> Value:
+        u = k.exp(k.min(x, x * -1.0))
+        s = u / (u + 2.0)
+        square, series = s * s, k.const(F8, ATANH[0])
+        for c in ATANH[1:]:
+            series = k.fma(series, square, k.const(F8, c))
+        return k.fma(s + s, series, k.max(x, 0.0))
+
+    columns(k, [(k.p.x, k.p.x_step)], f)
+
+
+@kernel("softcap", rule="columns", params="x x_step out cols cap:f32")
+def softcap(k: Emitter) -> None:
+    """out = cap · tanh(x / cap), tanh(y) = (e^2y - 1) / (e^2y + 1)"""
+    cap = k.splat(k.p.cap)
+    twice = k.splat(k.const(F32, 2.0) / k.p.cap)
+
+    def f(x: Value) -> Value:
+        e = k.exp(x * twice)
+        return (e + -1.0) / (e + 1.0) * cap
+
+    columns(k, [(k.p.x, k.p.x_step)], f)
 
 
 @kernel("rms_norm", rule="rows", params="x x_step x_head out w n heads eps:f32")

@@ -93,6 +93,16 @@ class Keys:
             raise ModelError(f"{name} holds {len(value)} values, expected {n}, one per layer")
         return value.tolist()
 
+    def integers(self, key: str, low: int, high: int, default: Any = ()) -> list[int]:
+        """A list of integers in [low, high] each."""
+        name = self._name(key)
+        if self._metadata.get(name) is None:
+            return list(default)
+        values = self._metadata.ints(name).tolist()
+        if wrong := [v for v in values if not low <= v <= high]:
+            raise ModelError(f"{name} holds {wrong[0]}, expected {low} to {high}")
+        return values
+
     def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:
         """One of the texts that are implemented."""
         name = self._name(key)

@@ -18,20 +18,21 @@ from ..gguf.weights import Weight, WeightFinder
 C = TypeVar("C")
 
 
-def tensor(name: str, *shape: str | int, otherwise: str | None = None) -> Any:
+def tensor(name: str, *shape: str | int, suffix: str = ".weight", otherwise: str | None = None) -> Any:
     """A field of a table.
 
-    name : of the tensor in the file, without its prefix (`blk.3.`) and its suffix (`.weight`).
+    name : of the tensor in the file, without its prefix (`blk.3.`) and its suffix.
     shape : numbers, or names of the config's attributes.
+    suffix : what its name ends with.
     otherwise : the field of this table that is used where the file has no such tensor.
     """
-    return field(metadata={"tensor": name, "shape": shape, "otherwise": otherwise})
+    return field(metadata={"tensor": name + suffix, "shape": shape, "otherwise": otherwise})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(tensor, field))
 def table(cls: type[C]) -> type[C]:
     """Make a class a table."""
-    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    return dataclass(frozen=True, kw_only=True)(cls)  # no slots: tables with slots cannot be combined
 
 
 def read_table(cls: type, find: WeightFinder, config: Any, prefix: str = "", **given: Any) -> Any:
@@ -51,7 +52,7 @@ def read_table(cls: type, find: WeightFinder, config: Any, prefix: str = "", **g
     for f in fields(cls):
         if f.name in given:
             continue
-        name, otherwise = f"{prefix}{f.metadata['tensor']}.weight", f.metadata["otherwise"]
+        name, otherwise = prefix + f.metadata["tensor"], f.metadata["otherwise"]
         if otherwise is not None and not find.has(name):
             found[f.name] = found[otherwise]
             continue

@@ -82,6 +82,9 @@ class FakeSources:
     def vector(self, w):
         return 0
 
+    def constant(self, x, n):
+        return 0
+
     def rope(self, spec):
         return 0
 
@@ -91,7 +94,7 @@ def fake(cls: type, config, prefix: str, fmt, **given):
     for f in fields(cls):
         if f.name not in given:
             shape = [getattr(config, n) for n in f.metadata["shape"]]
-            given[f.name] = FakeWeight(prefix + f.metadata["tensor"], *shape, fmt=fmt(f.name))
+            given[f.name] = FakeWeight(prefix + f.metadata["tensor"].removesuffix(".weight"), *shape, fmt=fmt(f.name))
     return cls(**given)
 
 
