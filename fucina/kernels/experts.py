@@ -9,9 +9,12 @@ from __future__ import annotations
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I32, LOWEST, Emitter, Value, vec
-from .linear import store_columns, tiles
+from .linear import AT_ONCE, store_columns, tiles
 from .registry import kernel
 from .rowops import each
+
+LEAST_SHARE = 2.0**-14  # by which the odds of chosen experts are divided at least
+TAKEN = float("-inf")
 
 
 @kernel("linear_heads", NAMES, rule="columns", params="w cols x x_step d s out n heads")
@@ -27,9 +30,10 @@ def linear_heads(k: Emitter, fmt: str) -> None:
         valid, r = k.min(p.n - first, 8), k.var(0)
         for size in sizes:
             with k.loop(lambda: r.get() + size <= rows):
-                acc = tile(k, fmt, size, p.w + g * (blocks * f.packed), p.cols, x, d, s, p.x_step, r.get())
-                for i, v in enumerate(acc):
-                    store_columns(k, v, p.out + (((r.get() + i) * p.heads + h) * p.n + first) * 4, valid)
+                some = [r.get() + i for i in range(size)]
+                acc = tile(k, fmt, p.w + g * (blocks * f.packed), p.cols, x, d, s, p.x_step, some)
+                for i, v in zip(some, acc, strict=True):
+                    store_columns(k, v, p.out + ((i * p.heads + h) * p.n + first) * 4, valid)
                 r.set(r.get() + size)
 
 
@@ -41,20 +45,38 @@ def head_of(f, h: Value, blocks: Value, x: Value, d: Value, s: Value) -> tuple[V
     return x + h * blocks * f.cols, d + h * blocks * 4, s + h * blocks * sum_bytes
 
 
-@kernel("linear_routed", NAMES, rule="columns", params="w w_step cols x x_step d s out n experts order per_row")
+ROUTED = "w w_step cols x x_step d s out n experts order ends per_row"
+
+
+@kernel("linear_routed", NAMES, rule="columns", params=ROUTED)
 def linear_routed(k: Emitter, fmt: str) -> None:
-    """out[i, n] = Σ_c x[i / per_row, c] · w[experts[i], n, c] for routed rows i, those of one expert after each other."""
+    """out[i, n] = Σ_c x[i / per_row, c] · w[experts[i], n, c] for routed rows i.
+
+    The rows of an expert follow each other in `order`, up to number ends[expert]: they share its weights as the rows of
+    `linear` do, a few groups at a time, so that each weight comes from memory once for all of them.
+    """
     f, p = FORMATS[fmt], k.p
-    tile, _ = tiles(k, fmt)
-    rows, unit = k.rows(), k.word(k.rec, R.UNIT) >> 3
+    tile, sizes = tiles(k, fmt)
+    unit = k.word(k.rec, R.UNIT) >> 3
     group_bytes = p.cols // f.cols * f.packed
     end = k.min(k.u1 * unit, (p.n + 7) >> 3)
-    with k.range(0, rows) as j:
-        i = wide(k, p.order, j)
-        w, r = p.w + wide(k, p.experts, i) * p.w_step, i // p.per_row
-        with k.range(k.u0 * unit, end) as g:
-            (acc,) = tile(k, fmt, 1, w + g * group_bytes, p.cols, p.x, p.d, p.s, p.x_step, r)
-            store_columns(k, acc, p.out + (i * p.n + g * 8) * 4, k.min(p.n - g * 8, 8))
+    rows, j = k.rows(), k.var(0)
+    with k.loop(lambda: j.get() < rows):
+        expert = wide(k, p.experts, wide(k, p.order, j.get()))
+        w, last = p.w + expert * p.w_step, wide(k, p.ends, expert)
+        with k.range(k.u0 * unit, end, AT_ONCE) as first:
+            at, stop = k.var(j.get()), k.min(first + AT_ONCE, end)
+            for size in sizes:
+                with k.loop(lambda: at.get() + size <= last):
+                    some = [wide(k, p.order, at.get() + i) for i in range(size)]
+                    sources = [i // p.per_row for i in some]
+                    with k.range(first, stop) as g:
+                        valid = k.min(p.n - g * 8, 8)
+                        acc = tile(k, fmt, w + g * group_bytes, p.cols, p.x, p.d, p.s, p.x_step, sources)
+                        for i, v in zip(some, acc, strict=True):
+                            store_columns(k, v, p.out + (i * p.n + g * 8) * 4, valid)
+                    at.set(at.get() + size)
+        j.set(last)
 
 
 def wide(k: Emitter, at: Value, i: Value) -> Value:
@@ -62,54 +84,109 @@ def wide(k: Emitter, at: Value, i: Value) -> Value:
     return k.load(I32, at + i * 4).signed(k.u0.type)
 
 
-@kernel("route", rule="rows", params="x x_step odds experts weights n top_k")
+ROUTE = "x x_step room experts weights n top_k sigmoid normalise scale:f32 groups groups_used bias scales"
+
+
+@kernel("route", rule="rows", params=ROUTE)
 def route(k: Emitter) -> None:
-    """experts = the top_k columns of softmax(x), ties to the lower one; weights = their odds, divided by their sum.
+    """experts = the top_k columns with the largest odds + bias, ties to the lower one, out of the best groups; weights =
+    their odds, divided by their sum if `normalise`, times scale and scales[expert].
 
-    Sums of e^(x - maximum) are kept by column mod 8 and folded; `odds` is room for n numbers per row.
+    `room` holds 2 n + groups numbers per row: odds, what is chosen by, and of each group the sum of its best two.
+    `bias` and `scales` may be 0.
     """
-    p, lane = k.p, k.const(vec(I32, 8), range(8))
+    p = k.p
     with k.range(k.u0, k.u1) as r:
-        x, odds = p.x + r * p.x_step * 4, p.odds + r * p.n * 4
-        experts, weights = p.experts + r * p.top_k * 4, p.weights + r * p.top_k * 4
-        most, total = k.cell(F8, LOWEST), k.cell(F8, 0.0)
-
-        def lanes(at: Value, n: Value) -> tuple[Value, Value]:
-            """Eight numbers, those past the row's end so low that they do not count; and which are before it."""
-            here = lane < k.splat(n.narrow(I32))
-            return k.where(here, k.load(F8, x + at, n), k.const(F8, LOWEST)), here
-
-        with k.range(0, p.n, 8) as c:
-            most.set(k.max(most.get(), lanes(c * 4, k.min(p.n - c, 8))[0]))
-        top = k.splat(k.fold(most.get(), k.max))
-        with k.range(0, p.n, 8) as c:
-            n = k.min(p.n - c, 8)
-            v, here = lanes(c * 4, n)
-            e = k.where(here, k.exp(v - top), k.const(F8, 0.0))
-            k.store(e, odds + c * 4, n)
-            total.set(total.get() + e)
-        all_, share = k.sum(total.get()), k.cell(F32, 0.0)
-        with k.range(0, p.n) as c:
-            k.store(k.load(F32, odds + c * 4) / all_, odds + c * 4)
+        odds = p.room + r * (p.n * 2 + p.groups) * 4
+        merit, experts, weights = odds + p.n * 4, p.experts + r * p.top_k * 4, p.weights + r * p.top_k * 4
+        score = p.x + r * p.x_step * 4
+        with k.when(p.sigmoid.eq(0)):
+            softmax(k, score, odds)
+        with k.when(p.sigmoid > 0):
+            logistic = lambda at, n: k.const(F8, 1.0) / (k.exp(k.load(F8, score + at, n) * -1.0) + 1.0)
+            each(k, k.i64(0), p.n, lambda at, n: k.store(logistic(at, n), odds + at, n))
+        each(k, k.i64(0), p.n, lambda at, n: k.store(k.load(F8, odds + at, n), merit + at, n))
+        with k.when(p.bias > 0):
+            better = lambda at, n: k.load(F8, odds + at, n) + k.load(F8, p.bias + at, n)
+            each(k, k.i64(0), p.n, lambda at, n: k.store(better(at, n), merit + at, n))
+        with k.when(p.groups > 1):
+            drop_groups(k, merit, merit + p.n * 4)
+        share = k.cell(F32, 0.0)
         with k.range(0, p.top_k) as i:
-            best, value = k.var(0), k.cell(F32, -0.5)
-            with k.range(0, p.n) as c:
-                v = k.load(F32, odds + c * 4)
-                with k.when(v > value.get()):
-                    best.set(c)
-                    value.set(v)
-            chosen = k.load(F32, odds + best.get() * 4)
-            k.store(k.const(F32, -1.0), odds + best.get() * 4)  # not again
-            k.store(best.get().narrow(I32), experts + i * 4)
+            best = take_best(k, merit, p.n)
+            chosen = k.load(F32, odds + best * 4)
+            k.store(best.narrow(I32), experts + i * 4)
             k.store(chosen, weights + i * 4)
             share.set(share.get() + chosen)
+        share.set(k.max(share.get(), LEAST_SHARE))
+        with k.when(p.normalise.eq(0)):
+            share.set(k.const(F32, 1.0))
         with k.range(0, p.top_k) as i:
-            k.store(k.load(F32, weights + i * 4) / share.get(), weights + i * 4)
+            k.store(k.load(F32, weights + i * 4) / share.get() * p.scale, weights + i * 4)
+        with k.when(p.scales > 0):
+            with k.range(0, p.top_k) as i:
+                own = k.load(F32, p.scales + wide(k, experts, i) * 4)
+                k.store(k.load(F32, weights + i * 4) * own, weights + i * 4)
+
+
+def softmax(k: Emitter, x: Value, odds: Value) -> None:
+    """Of n numbers.  Sums of e^(x - maximum) are kept by column mod 8 and folded."""
+    n, lane = k.p.n, k.const(vec(I32, 8), range(8))
+    most, total = k.cell(F8, LOWEST), k.cell(F8, 0.0)
+
+    def lanes(c: Value) -> tuple[Value, Value, Value]:
+        """Eight numbers, those past the end so low that they do not count; which are before it, and how many."""
+        count = k.min(n - c, 8)
+        here = lane < k.splat(count.narrow(I32))
+        return k.where(here, k.load(F8, x + c * 4, count), k.const(F8, LOWEST)), here, count
+
+    with k.range(0, n, 8) as c:
+        most.set(k.max(most.get(), lanes(c)[0]))
+    top = k.splat(k.fold(most.get(), k.max))
+    with k.range(0, n, 8) as c:
+        v, here, count = lanes(c)
+        e = k.where(here, k.exp(v - top), k.const(F8, 0.0))
+        k.store(e, odds + c * 4, count)
+        total.set(total.get() + e)
+    all_ = k.splat(k.sum(total.get()))
+    each(k, k.i64(0), n, lambda at, count: k.store(k.load(F8, odds + at, count) / all_, odds + at, count))
+
+
+def take_best(k: Emitter, at: Value, n: Value) -> Value:
+    """Index of the largest of n numbers, the first of equals, which becomes -inf; 0 where no number is larger."""
+    best, value = k.var(0), k.cell(F32, TAKEN)
+    with k.range(0, n) as c:
+        v = k.load(F32, at + c * 4)
+        with k.when(v > value.get()):
+            best.set(c)
+            value.set(v)
+    k.store(k.const(F32, TAKEN), at + best.get() * 4)
+    return best.get()
+
+
+def drop_groups(k: Emitter, merit: Value, scores: Value) -> None:
+    """Makes -inf of the experts that are not in the best groups_used groups, by the sum of a group's best two."""
+    p = k.p
+    size = p.n // p.groups
+    with k.range(0, p.groups) as g:
+        first, second = k.cell(F32, TAKEN), k.cell(F32, TAKEN)
+        with k.range(g * size, (g + 1) * size) as c:
+            v = k.load(F32, merit + c * 4)
+            second.set(k.max(second.get(), k.min(v, first.get())))
+            first.set(k.max(first.get(), v))
+        k.store(first.get() + second.get(), scores + g * 4)
+    with k.range(0, p.groups_used):
+        take_best(k, scores, p.groups)
+    with k.range(0, p.groups) as g:
+        with k.when(k.load(F32, scores + g * 4) > TAKEN):
+            with k.range(g * size, (g + 1) * size) as c:
+                k.store(k.const(F32, TAKEN), merit + c * 4)
 
 
 @kernel("gather_experts", rule="columns", params="experts order counts n")
 def gather_experts(k: Emitter) -> None:
-    """order = the routed rows, sorted by expert, then by number; `counts` is room for n experts.  There is one unit."""
+    """order = the routed rows, sorted by expert, then by number; counts[e] = where those of expert e end.  There is one
+    unit."""
     p = k.p
     at = lambda e: p.counts + e * 4
     rows = k.rows()

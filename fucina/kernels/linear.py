@@ -216,15 +216,15 @@ def ask_ahead(k: Emitter, at: Value, size: int) -> None:
     k.prefetch(at, size, AHEAD)
 
 
-def quantised_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
-    """`rows` activation rows from r on, `step` columns apart, against the group of eight output rows at `w`: their sums,
-    block by block."""
+def quantised_tile(k: Emitter, fmt: str, w: Value, cols: Value, x, d, s, step, rows: Sequence[Value]) -> list[Value]:
+    """Activation rows with these numbers, `step` columns apart, against the group of eight output rows at `w`: their
+    sums, block by block."""
     f = FORMATS[fmt]
     nb, row = cols // f.cols, step // f.cols  # blocks of a weight row, blocks from one activation row to the next
     sum_bytes = 4 if f.activations == "q8" else 32 if f.sums == "s16" else 16  # of one block
-    acc = [k.cell(F8, 0.0) for _ in range(rows)]
+    acc = [k.cell(F8, 0.0) for _ in rows]
     arrays = ((x, f.cols), (d, 4), (s, sum_bytes))
-    starts = [[p + (r + i) * row * size for i in range(rows)] for p, size in arrays]
+    starts = [[p + r * row * size for r in rows] for p, size in arrays]
     with k.range(0, nb) as b:
         ask_ahead(k, w + b * f.packed, f.packed)
         x_at, d_at, s_at = ([p + b * size for p in ps] for ps, (_, size) in zip(starts, arrays))
@@ -240,14 +240,14 @@ def eight_floats(k: Emitter, fmt: str, at: Value) -> Value:
     return k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(F8)
 
 
-def float_tile(k: Emitter, fmt: str, rows: int, w: Value, cols: Value, x, d, s, step, r: Value) -> list[Value]:
+def float_tile(k: Emitter, fmt: str, w: Value, cols: Value, x, d, s, step, rows: Sequence[Value]) -> list[Value]:
     """As `quantised_tile`, for float weights: column c goes to sum c mod 4 of its row; the four are added at last."""
-    acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in range(rows)]
+    acc = [[k.cell(F8, 0.0) for _ in range(4)] for _ in rows]
 
     def column(c: Value, a: int) -> None:
         weights = eight_floats(k, fmt, w + c * FORMATS[fmt].packed)
-        for i in range(rows):
-            v = k.splat(k.load(F32, x + ((r + i) * step + c) * 4))
+        for i, r in enumerate(rows):
+            v = k.splat(k.load(F32, x + (r * step + c) * 4))
             acc[i][a].set(k.fma(weights, v, acc[i][a].get()))
 
     whole = cols & -4
@@ -285,9 +285,9 @@ def linear(k: Emitter, fmt: str) -> None:
         for size in sizes:
             with k.loop(lambda: r.get() + size <= rows):
                 with k.range(first, last) as g:
-                    valid = k.min(n - g * 8, 8)
-                    for i, v in enumerate(tile(k, fmt, size, w + g * group_bytes, cols, *data, r.get())):
-                        store_columns(k, v, out + ((r.get() + i) * n + g * 8) * 4, valid)
+                    valid, some = k.min(n - g * 8, 8), [r.get() + i for i in range(size)]
+                    for i, v in zip(some, tile(k, fmt, w + g * group_bytes, cols, *data, some), strict=True):
+                        store_columns(k, v, out + (i * n + g * 8) * 4, valid)
                 r.set(r.get() + size)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..cache.parts import CHUNK
 from ..gguf import dequantize
 from .formats import FORMATS
+from .experts import LEAST_SHARE
 from .lang import ATANH, EXP, LOWEST
 from .reference_weights import ZERO, half, integers, split_scales
 
@@ -271,22 +272,46 @@ def delta_rule(
     return s, out
 
 
-def choose(scores: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The top_k columns of softmax(scores) of each row, ties to the lower one: int64 [m, top_k]; and their odds,
-    divided by their sum: float32 [m, top_k]."""
+def choose(
+    scores: np.ndarray,
+    top_k: int,
+    gating: str = "softmax",
+    normalise: bool = True,
+    scale: float = 1.0,
+    groups: int = 1,
+    groups_used: int = 1,
+    bias: np.ndarray | None = None,
+    scales: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The experts of each row, best first, int64 [m, top_k], and their weights, float32 [m, top_k]."""
+    odds = softmax(scores) if gating == "softmax" else sigmoid(scores)
+    merit = odds.copy() if bias is None else odds + bias
+    if groups > 1:
+        by_group = merit.reshape(len(merit), groups, -1)
+        best_two = np.sort(by_group, axis=2)[..., -2:]
+        order = np.argsort(-(best_two[..., 1] + best_two[..., 0]), axis=1, kind="stable")
+        for row, unused in zip(by_group, order[:, groups_used:], strict=True):
+            row[unused] = -np.inf
+        merit = by_group.reshape(merit.shape)
+    best = np.argsort(-merit, axis=1, kind="stable")[:, :top_k]
+    weights, share = np.take_along_axis(odds, best, 1), np.zeros(len(odds), F)
+    for i in range(top_k):
+        share = share + weights[:, i]
+    if normalise:
+        weights = weights / np.maximum(share, F(LEAST_SHARE))[:, None]
+    weights = weights * F(scale)
+    return best, weights if scales is None else weights * scales[best]
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Of each row: float32 [m, n]."""
     m, n = scores.shape
     e = np.zeros((m, -(-n // 8) * 8), F)
     e[:, :n] = exp(scores - scores.max(1, keepdims=True))
     total = np.zeros((m, 8), F)
     for part in np.moveaxis(e.reshape(m, -1, 8), 1, 0):
         total = total + part
-    odds = e[:, :n] / fold(total)[:, None]
-    best = np.argsort(-odds, axis=1, kind="stable")[:, :top_k]
-    chosen = np.take_along_axis(odds, best, 1)
-    share = np.zeros(m, F)
-    for i in range(top_k):
-        share = share + chosen[:, i]
-    return best, chosen / share[:, None]
+    return e[:, :n] / fold(total)[:, None]
 
 
 def weighted_sum(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from ..ops.vocabulary import LoadedFamily
-from . import gemma3, llama, qwen35
+from . import gemma3, llama, qwen3, qwen35
 from .family import Family
 
-FAMILIES: dict[str, Family] = {f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY, qwen35.FAMILY)}
+FAMILIES: dict[str, Family] = {
+    f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY, qwen3.FAMILY, qwen35.FAMILY)
+}
 
 
 def read_family(file: GgufFile) -> LoadedFamily:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..cache.parts import Part
 from ..errors import ModelError
 from ..gguf import GgufFile
 from ..gguf.weights import Weight, WeightFinder
-from ..ops.rope import RopeSpec
+from ..ops.rope import RopeSpec, yarn_factors
 from ..ops.vocabulary import LoadedFamily
 from .keys import WIDTH, Keys
 from .table import read_table, table, tensor
@@ -138,14 +139,26 @@ def common_sizes(keys: Keys, find: WeightFinder) -> dict[str, Any]:
     }
 
 
-def read_rope(keys: Keys, width: int, pairing: str) -> RopeSpec:
-    """RoPE of heads of `width` numbers, with linear scaling where the file asks for it."""
+def read_rope(keys: Keys, width: int, pairing: str, *, yarn: bool = False) -> RopeSpec:
+    """RoPE of heads of `width` numbers, with linear scaling where the file asks for it; with YaRN, if `yarn`."""
     dims = keys.count("rope.dimension_count", 2, width, default=width)
     if dims % 2:
         raise ModelError(
             f"{keys.architecture}.rope.dimension_count is {dims}, expected an even count: RoPE turns pairs"
         )
-    return RopeSpec(dims, rope_base(keys, "rope.freq_base"), pairing, None, _rope_scale(keys))
+    base = rope_base(keys, "rope.freq_base")
+    kinds = ("none", "linear", "yarn") if yarn else ("none", "linear")
+    kind = keys.choice("rope.scaling.type", *kinds, default="linear")  # a factor without a type is linear scaling
+    old = keys.number("rope.scale_linear", 1e-6, 1e6, default=1.0)  # the key's first name
+    factor = keys.number("rope.scaling.factor", 1e-6, 1e6, default=old)
+    if kind == "yarn":
+        trained = keys.count("context_length", 1, MAX_CONTEXT)
+        context = keys.count("rope.scaling.original_context_length", 1, MAX_CONTEXT, default=trained)
+        fast = keys.number("rope.scaling.yarn_beta_fast", 1e-6, 1e6, default=32.0)
+        slow = keys.number("rope.scaling.yarn_beta_slow", 1e-6, 1e6, default=1.0)
+        factors = yarn_factors(dims, base, factor, context, fast, slow)
+        return RopeSpec(dims, base, pairing, factors, magnitude=1 + 0.1 * log(factor))
+    return RopeSpec(dims, base, pairing, None, 1.0 / factor if kind == "linear" else 1.0)
 
 
 def with_factors(rope: RopeSpec, find: WeightFinder) -> RopeSpec:
@@ -155,20 +168,13 @@ def with_factors(rope: RopeSpec, find: WeightFinder) -> RopeSpec:
     factors = find("rope_freqs.weight", rope.dims // 2).float32()
     if not (np.isfinite(factors) & (factors > 0)).all():
         raise ModelError("rope_freqs.weight holds factors that are not positive and finite")
-    return replace(rope, freq_factors=tuple(float(f) for f in factors))
+    before = np.ones(rope.dims // 2) if rope.freq_factors is None else np.array(rope.freq_factors)
+    return replace(rope, freq_factors=tuple((before * factors).tolist()))
 
 
 def rope_base(keys: Keys, key: str) -> float:
     """Base of RoPE's frequencies; 10000 where the file has none."""
     return keys.number(key, 1.0, 1e15, default=10_000.0)
-
-
-def _rope_scale(keys: Keys) -> float:
-    """Factor on every frequency: 1 / rope.scaling.factor.  A factor without a type is linear scaling."""
-    kind = keys.choice("rope.scaling.type", "none", "linear", default="linear")
-    old = keys.number("rope.scale_linear", 1e-6, 1e6, default=1.0)  # the key's first name
-    factor = keys.number("rope.scaling.factor", 1e-6, 1e6, default=old)
-    return 1.0 / factor if kind == "linear" else 1.0
 
 
 def _check_vocabulary(file: GgufFile, config: Any) -> None:

@@ -21,7 +21,9 @@ REQUIRED: Any = object()
 # Keys that change nothing in any family here.
 IRRELEVANT = {
     "rope.scaling.finetuned": "tells how the model was made",
-    "rope.scaling.original_context_length": "belongs to YaRN, which is refused by rope.scaling.type",
+    "rope.scaling.original_context_length": "belongs to YaRN, whose family reads it",
+    "rope.scaling.yarn_beta_fast": "belongs to YaRN, whose family reads it",
+    "rope.scaling.yarn_beta_slow": "belongs to YaRN, whose family reads it",
     "tensor_data_layout": "tells where the file came from; the order of rows is that of every file of the family",
     "attention.layer_norm_epsilon": "belongs to LayerNorm, which the families here do not have",
 }
@@ -42,6 +44,8 @@ SWITCHED_OFF: dict[str, Any] = {
     "pooling_type": 0,
     "rope.scaling.alpha": 0.0,
     "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
     "use_parallel_residual": False,
 }
 

@@ -25,7 +25,7 @@ class Config(family.Config):
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Config:
         """Read them from a file."""
-        rope = with_factors(read_rope(keys, head_dim(keys), "interleaved"), find)
+        rope = with_factors(read_rope(keys, head_dim(keys), "interleaved", yarn=True), find)
         return cls(**common_sizes(keys, find), rope=rope)
 
 

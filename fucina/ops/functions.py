@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .rope import RopeSpec, rope_table
+from .vocabulary import RouterSpec
 
 
 def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
@@ -118,12 +119,30 @@ def delta_rule(
     return s, np.einsum("hk,hkv->hv", q, s)
 
 
-def choose(scores: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The top_k largest of each row, ties to the lower index, and their probabilities divided by their sum."""
-    p = softmax(scores)
-    best = np.argsort(-p, axis=-1, kind="stable")[:, :top_k]
-    chosen = np.take_along_axis(p, best, axis=-1)
-    return best, chosen / chosen.sum(axis=-1, keepdims=True)
+def choose(
+    scores: np.ndarray, spec: RouterSpec, bias: np.ndarray | None = None, scales: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Experts of each row of scores [m, experts], best first, and their weights, both [m, top_k]; see `Ops.route`."""
+    odds = softmax(scores) if spec.gating == "softmax" else sigmoid(scores)
+    merit = of_best_groups(odds if bias is None else odds + bias, spec)
+    best = np.argsort(-merit, axis=-1, kind="stable")[:, : spec.top_k]
+    weights = np.take_along_axis(odds, best, axis=-1)
+    if spec.normalise:
+        weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(2**-14))
+    weights = weights * np.float32(spec.scale)
+    return best, weights if scales is None else weights * scales[best]
+
+
+def of_best_groups(merit: np.ndarray, spec: RouterSpec) -> np.ndarray:
+    """What a row chooses by, -inf for the experts of groups that it does not use.  merit [m, experts]"""
+    if spec.groups == 1:
+        return merit
+    groups = merit.reshape(len(merit), spec.groups, -1)  # [m, groups, experts of one]
+    two = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
+    used = np.argsort(-two, axis=-1, kind="stable")[:, : spec.groups_used]
+    kept = np.full_like(groups, -np.inf)
+    np.put_along_axis(kept, used[..., None], np.take_along_axis(groups, used[..., None], axis=1), axis=1)
+    return kept.reshape(merit.shape)
 
 
 def weighted_sum(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -160,7 +179,7 @@ class Functions:
     geglu: Callable[[np.ndarray, np.ndarray], np.ndarray] = geglu
     conv: Callable[[np.ndarray, np.ndarray], np.ndarray] = conv
     delta_rule: Callable[..., tuple[np.ndarray, np.ndarray]] = delta_rule
-    choose: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]] = choose
+    choose: Callable[..., tuple[np.ndarray, np.ndarray]] = choose
     weighted_sum: Callable[[np.ndarray, np.ndarray], np.ndarray] = weighted_sum
 
 

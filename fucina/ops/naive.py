@@ -18,7 +18,7 @@ from .functions import EXACT, Functions, attention, geglu, gelu, rms_norm, rotat
 from .override import OVERRIDES, Overrides, looked_at
 from .rope import RopeSpec
 from .rows import RowBatch
-from .vocabulary import AttentionSpec, LoadedFamily, Ops
+from .vocabulary import AttentionSpec, LoadedFamily, Ops, RouterSpec
 
 __all__ = ["Naive", "attention", "geglu", "gelu", "rms_norm", "rotate", "silu", "softmax", "swiglu"]
 
@@ -220,18 +220,31 @@ class Naive:
             self._batch.states[stream].recurrent(slot)[1][...] = after
         return np.stack(out)
 
-    def route(self, x: np.ndarray, w: Matrix, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._functions.choose(self._functions.product(x, self.matrix(w)), top_k)
+    def route(
+        self, x: np.ndarray, w: Matrix, spec: RouterSpec, bias: Matrix | None = None, scales: Matrix | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        scores = self._functions.product(x, self.matrix(w))  # [m, experts]
+        vectors = (None if v is None else self.float32(v) for v in (bias, scales))
+        return self._functions.choose(scores, spec, *vectors)
 
     def moe_ffn(
-        self, x: np.ndarray, experts: np.ndarray, weights: np.ndarray, gate: Matrix, up: Matrix, down: Matrix
+        self,
+        x: np.ndarray,
+        experts: np.ndarray,
+        weights: np.ndarray,
+        gate: Matrix,
+        up: Matrix | None,
+        down: Matrix,
+        gating: str = "swiglu",
     ) -> np.ndarray:
         f = self._functions
+        gated = getattr(f, gating)
         out = np.empty_like(x)
         for i in range(len(x)):
             row, results = x[i : i + 1], []
             for e in experts[i]:
-                h = f.swiglu(f.product(row, self.matrix(gate, e)), f.product(row, self.matrix(up, e)))
+                first = f.product(row, self.matrix(gate, e))
+                h = gated(first, f.product(row, self.matrix(up, e))) if up else gated(*np.split(first, 2, axis=1))
                 results.append(f.product(h, self.matrix(down, e))[0])
             out[i] = f.weighted_sum(np.stack(results), weights[i])
         return out

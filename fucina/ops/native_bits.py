@@ -8,6 +8,7 @@ returns.  Slow: made to be compared with.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..cache.parts import CHUNK
 from ..kernels import reference
 from . import functions
 from .rope import RopeSpec, rope_table
+from .vocabulary import RouterSpec
 
 
 def product(x: np.ndarray, matrix: Any) -> np.ndarray:
@@ -51,6 +53,13 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, first: int
     return np.stack(rows)
 
 
+def choose(
+    scores: np.ndarray, spec: RouterSpec, bias: np.ndarray | None = None, scales: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Experts of each row of scores [m, experts], and their weights."""
+    return reference.choose(scores, **asdict(spec), bias=bias, scales=scales)
+
+
 NATIVE_BITS = functions.Functions(
     activations="q8",
     unpack=reference.unpack,
@@ -65,6 +74,6 @@ NATIVE_BITS = functions.Functions(
     geglu=reference.geglu,
     conv=reference.conv,
     delta_rule=reference.delta_rule,
-    choose=reference.choose,
+    choose=choose,
     weighted_sum=reference.weighted_sum,
 )

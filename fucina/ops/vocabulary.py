@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..cache.parts import Part
+from ..errors import ModelError
 from ..gguf.weights import Matrix
 from .rope import RopeSpec
 
@@ -33,6 +34,38 @@ class AttentionSpec:
     heads: int
     scale: float
     window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """How the rows of a layer are sent to experts.
+
+    top_k : experts of each row.
+    gating : what makes odds of a row's scores: "softmax" over all experts, or "sigmoid" of each.
+    normalise : the odds of the chosen experts are divided by their sum.
+    scale : factor on the weights, after that.
+    groups, groups_used : experts lie in so many groups of equal size, and a row chooses among those of its best
+        `groups_used` groups.  A group is as good as its two best experts together.
+    """
+
+    top_k: int
+    gating: str = "softmax"
+    normalise: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+
+    def check(self, experts: int) -> None:
+        """ModelError unless so many experts can be chosen from in this way."""
+        if self.gating not in ("softmax", "sigmoid"):
+            raise ModelError(f"gating {self.gating!r} is not implemented; implemented: softmax, sigmoid")
+        size = experts // self.groups if 1 <= self.groups <= experts else 0
+        if size * self.groups != experts or (self.groups > 1 and size < 2):
+            raise ModelError(f"{experts} experts cannot form {self.groups} groups of one size, two at least in each")
+        if not 1 <= self.groups_used <= self.groups:
+            raise ModelError(f"a row can use 1 to {self.groups} groups of experts, got {self.groups_used}")
+        if not 1 <= self.top_k <= size * self.groups_used:
+            raise ModelError(f"a row can be sent to 1 to {size * self.groups_used} experts, got {self.top_k}")
 
 
 class Ops(Protocol[T]):
@@ -146,17 +179,27 @@ class Ops(Protocol[T]):
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
-    def route(self, x: T, w: Matrix, top_k: int) -> tuple[T, T]:
+    def route(
+        self, x: T, w: Matrix, spec: RouterSpec, bias: Matrix | None = None, scales: Matrix | None = None
+    ) -> tuple[T, T]:
         """The experts that each row is sent to, best first, and their weights.
 
-        x [m, dim], w [experts, dim] -> (experts [m, top_k], weights [m, top_k]).  Softmax over all experts; the top_k
-        largest, ties to the lower number; their probabilities divided by their sum.
+        x [m, dim], w [experts, dim] -> (experts [m, top_k], weights [m, top_k]).
+
+        Scores x Wᵀ become odds (`spec.gating`).  The top_k experts with the largest odds + bias are chosen, ties to the
+        lower number; `bias` [experts] takes part in the choice alone.  A chosen expert's weight is its odds, divided by
+        the sum over the chosen ones (at least 2^-14) where `spec.normalise` says so, times `spec.scale`, times
+        scales[expert] where there are `scales` [experts].
         """
 
-    def moe_ffn(self, x: T, experts: T, weights: T, gate: Matrix, up: Matrix, down: Matrix) -> T:
-        """Sum over a row's experts e, best first, of weight · down[e] (silu(gate[e] x) · up[e] x).
+    def moe_ffn(
+        self, x: T, experts: T, weights: T, gate: Matrix, up: Matrix | None, down: Matrix, gating: str = "swiglu"
+    ) -> T:
+        """Sum over a row's experts e, best first, of weight · down[e] gated(gate[e] x, up[e] x).
 
         experts, weights : as `route` returns them.  gate, up [experts, ffn_dim, dim], down [experts, dim, ffn_dim].
+        Without `up`, gate [experts, 2 · ffn_dim, dim] holds both, an expert's rows of the gate first.
+        gating : the op that is meant by gated, "swiglu" or "geglu".
         [m, dim] -> [m, dim]
         """
 

@@ -13,7 +13,7 @@ from fucina.models import Family, family
 from fucina.models.family import common_sizes, head_dim, read_rope
 from fucina.models.keys import Keys
 from fucina.models.table import table, tensor
-from fucina.ops.vocabulary import AttentionSpec
+from fucina.ops.vocabulary import AttentionSpec, RouterSpec
 from tests.toys import plain
 
 KEYS = {
@@ -73,7 +73,7 @@ def forward(ops, c, w):
         k = ops.rope(ops.linear(h, layer.k), c.kv_heads, c.rope)
         x = ops.add(x, ops.linear(ops.attention(i, q, k, ops.linear(h, layer.v), look), layer.attn_output))
         h = ops.rms_norm(x, layer.ffn_norm, c.eps)
-        experts, weights = ops.route(h, layer.router, c.used)
+        experts, weights = ops.route(h, layer.router, RouterSpec(c.used))
         x = ops.add(x, ops.moe_ffn(h, experts, weights, layer.gate, layer.up, layer.down))
     x = ops.rms_norm(ops.output_rows(x), w.output_norm, c.eps)
     return ops.linear(x, w.output)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fucina.errors import ModelError
 from fucina.kernels import reference
+from fucina.ops.vocabulary import RouterSpec
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, random_bits, rows, same_bits, stacked, weights
 from tests.unit.one_op import Array, Stack
@@ -41,7 +42,7 @@ def test_route(n, top_k, isa):
     x[1] *= 1000  # one expert takes all
     raw = np.ascontiguousarray(w).view(np.uint8)
     packed = Array(stacked(raw, "f32", 1))
-    experts, odds = one_op.run(lambda r, x: r.route(x, packed, top_k), x, isa=isa)
+    experts, odds = one_op.run(lambda r, x: r.route(x, packed, RouterSpec(top_k)), x, isa=isa)
     want, shares = reference.choose(reference.linear(x, raw, "f32"), top_k)
     assert np.array_equal(experts.view(np.int32), want) and same_bits(odds, shares)
     assert np.array_equal(want[0], np.arange(top_k))
@@ -54,7 +55,7 @@ def test_route_of_numbers_that_are_not_finite_stays_inside():
     """The experts of such a row are some experts: nothing else may be read."""
     packed = Array(stacked(np.eye(5, 4, dtype=np.float32).view(np.uint8), "f32", 1))
     x = np.array([[np.nan] * 4, [np.inf, 1, 2, -np.inf], [1, 2, 3, 4]], np.float32)
-    experts, _ = one_op.run(lambda r, x: r.route(x, packed, 3), x)
+    experts, _ = one_op.run(lambda r, x: r.route(x, packed, RouterSpec(3)), x)
     experts = experts.view(np.int32)
     assert experts.min() >= 0 and experts.max() < 5 and experts[2].tolist() == [3, 2, 1]
 
@@ -87,7 +88,7 @@ def test_feed_forward_of_experts(formats, dim, ffn, isa):
     experts, shares = reference.choose(reference.linear(x, router, "f32"), top_k)
 
     def op(r, x):
-        return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), top_k), gate, up, down)
+        return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), RouterSpec(top_k)), gate, up, down)
 
     want = feed_forward(x, experts, shares, g, u, d, formats)
     for cut in (1, 4):
@@ -122,4 +123,4 @@ def test_mistakes_are_named():
     with pytest.raises(ModelError, match="has 64 columns, its input 192 in 2 heads"):
         one_op.run(lambda r, x: r.linear_heads(x, w, 2), x)
     with pytest.raises(ModelError, match="1 to 4 experts, got 5"):
-        one_op.run(lambda r, x: r.route(x, Array(stacked(weights(rng, "f32", 4, 192), "f32", 1)), 5), x)
+        one_op.run(lambda r, x: r.route(x, Array(stacked(weights(rng, "f32", 4, 192), "f32", 1)), RouterSpec(5)), x)

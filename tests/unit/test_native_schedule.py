@@ -17,7 +17,7 @@ from fucina.ops.native.recorder import PARTIAL, Recorder
 from fucina.ops.native.schedule import MAX_UNIT, Partition, Record, Schedule, Value
 from fucina.ops.native.spaces import OUTPUT, PASS, routed
 from fucina.ops.rope import RopeSpec
-from fucina.ops.vocabulary import AttentionSpec
+from fucina.ops.vocabulary import AttentionSpec, RouterSpec
 
 from .recorded import FakeSources, FakeWeight, check_order, record, record_llama
 
@@ -122,7 +122,7 @@ def test_every_op_of_the_vocabulary_is_ordered():
     q, k, v, decay, beta = r.split(mixed, 256, 256, 128, 4, 4)
     s = r.delta_rule(1, q, k, v, r.sigmoid(decay), beta, 4)
     x = r.add(x, r.mul(r.linear(s, m("gate", 256, 128)), a))
-    experts, weights = r.route(x, m("router", 8, 256, fmt="f32"), 2)
+    experts, weights = r.route(x, m("router", 8, 256, fmt="f32"), RouterSpec(2))
     stacks = m("gate_exps", 8, 96, 256), m("up_exps", 8, 96, 256), m("down_exps", 8, 256, 96)
     y = r.moe_ffn(x, experts, weights, *stacks)
     logits = r.linear(r.output_rows(r.add(x, y)), m("out", 100, 256))

@@ -7,6 +7,7 @@ from typing import Any
 from ...errors import ModelError
 from ...gguf.weights import Matrix
 from ...kernels.formats import FORMATS
+from ..vocabulary import RouterSpec
 from .recording import UNIT, Recording
 from .schedule import Value
 from .spaces import PASS, routed
@@ -59,46 +60,67 @@ class Products(Recording):
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
-    def route(self, x: Value, w: Matrix, top_k: int) -> tuple[Value, Value]:
+    def route(
+        self, x: Value, w: Matrix, spec: RouterSpec, bias: Matrix | None = None, scales: Matrix | None = None
+    ) -> tuple[Value, Value]:
         scores = self._product(x, w)
-        n = scores.cols
-        if not 1 <= top_k <= n:
-            raise ModelError(f"{w.name}: a row can be sent to 1 to {n} experts, got {top_k}")
-        odds, experts, weights = (
-            self.value(name, cols, x.space) for name, cols in (("odds", n), ("experts", top_k), ("weights", top_k))
-        )
-        params = {"x": scores, "x_step": scores.step, "odds": odds, "experts": experts, "weights": weights}
-        params |= {"n": n, "top_k": top_k}
-        self.rows("route", params, x.space, local=[scores], writes=[odds, experts, weights], cost=8 * n + 4 * n * top_k)
+        n, top_k = scores.cols, spec.top_k
+        spec.check(n)
+        for v in (bias, scales):
+            if v is not None and v.shape != (n,):
+                raise ModelError(f"{v.name} has shape {list(v.shape)}, expected [{n}], one number per expert")
+        sizes = {"room": 2 * n + spec.groups, "experts": top_k, "weights": top_k}
+        room, experts, weights = (self.value(name, cols, x.space) for name, cols in sizes.items())
+        params = {"x": scores, "x_step": scores.step, "room": room, "experts": experts, "weights": weights}
+        params |= {"n": n, "top_k": top_k, "sigmoid": int(spec.gating == "sigmoid"), "scale": float(spec.scale)}
+        params |= {"normalise": int(spec.normalise), "groups": spec.groups, "groups_used": spec.groups_used}
+        params |= {name: self._sources.vector(v) if v else 0 for name, v in (("bias", bias), ("scales", scales))}
+        self.rows("route", params, x.space, local=[scores], writes=[room, experts, weights], cost=8 * n + 4 * n * top_k)
         return experts, weights
 
-    def moe_ffn(self, x: Value, experts: Value, weights: Value, gate: Matrix, up: Matrix, down: Matrix) -> Value:
+    def moe_ffn(
+        self,
+        x: Value,
+        experts: Value,
+        weights: Value,
+        gate: Matrix,
+        up: Matrix | None,
+        down: Matrix,
+        gating: str = "swiglu",
+    ) -> Value:
         self.needs_every_row(x, "moe_ffn")
         count, space = gate.shape[0], routed(experts.cols)
         order, counts = self.value("order", 1, space), self.value("rows per expert", count, nbytes=4 * count)
         params = {"experts": experts, "order": order, "counts": counts, "n": count}
         self.columns("gather_experts", params, space, 1, 1, whole=[experts], writes=[order, counts], cost=8)
-        one = lambda source, w: self._routed(source, w, experts, order, count)
-        y = one(self.columnwise("swiglu", one(x, gate), one(x, up)), down)
+        one = lambda source, w: self._routed(source, w, experts, order, counts)
+        first = one(x, gate)
+        pair = (first, one(x, up)) if up else self.views(first, [first.cols // 2] * 2, 1)
+        y = one(self.columnwise(gating, *pair), down)
         out = self.value("experts' sum", y.cols)
         params = {"x": y, "weights": weights, "out": out, "cols": y.cols, "top_k": experts.cols}
         more: dict[str, Any] = {"whole": [y, weights], "writes": [out], "cost": 4 * experts.cols}
         self.columns("sum_routed", params, PASS, y.cols, **more)
         return out
 
-    def _routed(self, x: Value, w: Matrix, experts: Value, order: Value, count: int) -> Value:
+    def _routed(self, x: Value, w: Matrix, experts: Value, order: Value, counts: Value) -> Value:
         """Each routed row by the matrix of its expert; x has the rows of the pass, or the routed ones."""
         stack, n, cols = self._fits(x, w, 3)
         packed = self._sources.matrix(w)
         fmt = FORMATS[packed.format]
-        if stack != count:
-            raise ModelError(f"{w.name} has {stack} experts, expected {count}")
+        if stack != counts.cols:
+            raise ModelError(f"{w.name} has {stack} experts, expected {counts.cols}")
         source, data = self.product_input(x, fmt)
         out = self.value(w.name.removesuffix(".weight"), n, order.space)
         params = {"w": packed.address, "w_step": packed.step, "cols": cols, **data, "out": out, "n": n}
-        params |= {"experts": experts, "order": order, "per_row": experts.cols if x.space == PASS else 1}
+        params |= {
+            "experts": experts,
+            "order": order,
+            "ends": counts,
+            "per_row": experts.cols if x.space == PASS else 1,
+        }
         more: dict[str, Any] = {
-            "whole": [source, experts, order],
+            "whole": [source, experts, order, counts],
             "writes": [out],
             "cost": cols // fmt.cols * fmt.raw,
             "weight": w,
