@@ -26,13 +26,22 @@ def copy(k: Emitter, source: Value, to: Value, n: Value) -> None:
     each(k, k.i64(0), n, lambda at, lanes: k.store(k.load(F8, source + at, lanes), to + at, lanes))
 
 
-def columns(k: Emitter, inputs: list[tuple[Value, Value]], f: Callable[..., Value]) -> None:
-    """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step."""
+def columns(
+    k: Emitter,
+    inputs: list[tuple[Value, Value]],
+    f: Callable[..., Value],
+    factor: tuple[Value, Value] | None = None,
+) -> None:
+    """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step.
+
+    `factor`: one number of each row, the last argument of f.
+    """
     out, cols, unit = k.p.out, k.p.cols, k.word(k.rec, R.UNIT)
     lo, hi = k.min(k.u0 * unit, cols), k.min(k.u1 * unit, cols)
     with k.range(0, k.rows()) as r:
         starts, to = [x + r * step * 4 for x, step in inputs], out + r * cols * 4
-        each(k, lo, hi, lambda at, n: k.store(f(*(k.load(F8, x + at, n) for x in starts)), to + at, n))
+        more = [] if factor is None else [k.load(F32, factor[0] + r * factor[1] * 4)]
+        each(k, lo, hi, lambda at, n: k.store(f(*(k.load(F8, x + at, n) for x in starts), *more), to + at, n))
 
 
 def two_inputs(k: Emitter, f: Callable[[Value, Value], Value]) -> None:
@@ -53,6 +62,12 @@ def add(k: Emitter) -> None:
 def mul(k: Emitter) -> None:
     """out = x · y"""
     two_inputs(k, lambda x, y: x * y)
+
+
+@kernel("mul_rows", **TWO)
+def mul_rows(k: Emitter) -> None:
+    """out = x · y, y one number per row"""
+    columns(k, [(k.p.x, k.p.x_step)], lambda x, y: x * k.splat(y), (k.p.y, k.p.y_step))
 
 
 def over_logistic(k: Emitter, x: Value, z: Value) -> Value:

@@ -99,7 +99,7 @@ class Ops(Protocol[T]):
         """x + y: the residual connection.  [m, n], [m, n] -> [m, n]"""
 
     def mul(self, x: T, y: T) -> T:
-        """x · y, number by number.  [m, n], [m, n] -> [m, n]"""
+        """x · y, number by number; a y of one column is one factor for each row.  [m, n], [m, n] or [m, 1] -> [m, n]"""
 
     def scale(self, x: T, w: Matrix | float) -> T:
         """x · w, where w is a vector [n] that all rows share, or one number: a float, or a vector [1].

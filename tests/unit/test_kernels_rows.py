@@ -139,6 +139,8 @@ def test_one_vector_for_all_rows(isa):
     assert same_bits(run(lambda r, x: r.bias(x, one_op.Array(w))), x + w)
     assert same_bits(run(lambda r, x: r.scale(x, 0.1)), x * np.float32(0.1))
     assert same_bits(run(lambda r, x: r.rms_norm(x, None, 1e-5, 7)), reference.rms_norm(x, np.ones(11, "f"), 1e-5, 7))
+    y = rng.standard_normal((5, 1)).astype(np.float32)
+    assert same_bits(one_op.run(lambda r, x, y: r.mul(x, y), x, y, isa=isa, cut=2), x * y)
     for wrong in (w[:76], one_op.Array(w).data.reshape(1, 77)):
         with pytest.raises(ModelError, match=r"expected \[77\]"):
             run(lambda r, x, wrong=wrong: r.bias(x, one_op.Array(wrong)))

@@ -69,6 +69,7 @@ def test_linear_heads_multiplies_each_head_by_its_own_matrix():
 def test_mul_and_sigmoid():
     x, y = normal(3, 7), normal(3, 7)
     assert run(lambda ops: ops.mul(x, y))[0].tobytes() == (x * y).tobytes()
+    assert run(lambda ops: ops.mul(x, y[:, :1]))[0].tobytes() == (x * y[:, :1]).tobytes()
     far = np.array([[-200, -1, 0, 1, 200]], np.float32)
     np.testing.assert_allclose(run(lambda ops: ops.sigmoid(far))[0], [[0, 0.2689414, 0.5, 0.7310586, 1]], atol=1e-7)
 

@@ -76,6 +76,9 @@ class Recorder(Products):
         return self.columnwise("add", x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
+        if y.cols == 1 != x.cols and y.space == x.space:
+            y = self.joined(y)
+            return self.one_input("mul_rows", x, [y], y=y, y_step=y.step)
         return self.columnwise("mul", x, y)
 
     def swiglu(self, gate: Value, up: Value) -> Value:

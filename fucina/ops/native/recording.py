@@ -144,12 +144,12 @@ class Recording:
         self.columns(kernel, params, x.space, x.cols, local=[x, y], writes=[out], cost=12)
         return out
 
-    def one_input(self, kernel: str, x: Value, **more: Any) -> Value:
-        """A new tensor, number by number from one, and from what `more` says."""
+    def one_input(self, kernel: str, x: Value, whole: Sequence[Value] = (), **more: Any) -> Value:
+        """A new tensor, number by number from one, and from what `more` says; `whole`: values that it reads besides."""
         x = self.joined(x)
         out = self.value(kernel, x.cols, x.space)
         params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols, **more}
-        self.columns(kernel, params, x.space, x.cols, local=[x], writes=[out], cost=12)
+        self.columns(kernel, params, x.space, x.cols, local=[x], whole=whole, writes=[out], cost=12)
         return out
 
     @staticmethod
