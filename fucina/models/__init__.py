@@ -8,11 +8,12 @@ from __future__ import annotations
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from ..ops.vocabulary import LoadedFamily
-from . import gemma3, gemma4, llama, qwen3, qwen35
+from . import gemma3, gemma4, llama, qwen3, qwen35, qwen35moe
 from .family import Family
 
 FAMILIES: dict[str, Family] = {
-    f.architecture: f for f in (llama.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen3.FAMILY, qwen35.FAMILY)
+    f.architecture: f
+    for f in (llama.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen3.FAMILY, qwen35.FAMILY, qwen35moe.FAMILY)
 }
 
 

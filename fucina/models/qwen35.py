@@ -8,6 +8,7 @@ one, stores -exp(A_log), and has ordered the value heads so that head h belongs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -64,9 +65,9 @@ class Config(family.Config):
         return 2 * self.key_dim + self.value_dim
 
 
-def read_sizes(keys: Keys, find: WeightFinder) -> dict[str, Any]:
-    """The fields of `Config`."""
-    sizes = common_sizes(keys, find)
+def read_sizes(keys: Keys, find: WeightFinder, ffn: str = "feed_forward_length") -> dict[str, Any]:
+    """The fields of `Config`; `ffn`: the key of ffn_dim."""
+    sizes = common_sizes(keys, find, ffn)
     sizes["n_layers"] -= skipped_blocks(keys, find, sizes["n_layers"])
     heads, state = keys.count("ssm.time_step_rank", 1, WIDTH), keys.count("ssm.state_size", 1, WIDTH)
     key_heads = keys.count("ssm.group_count", 1, heads)
@@ -168,18 +169,26 @@ def delta_net(ops: Ops[T], c: Config, layer: DeltaNet, slot: int, h: T) -> T:
     return ops.linear(ops.swiglu(ops.linear(h, layer.z), a), layer.out)
 
 
-def forward(ops: Ops[T], c: Config, w: Weights) -> T:
-    """One pass over m rows; returns logits [rows asked for, vocab]."""
+def feed_forward(ops: Ops[T], c: Config, layer: Ffn, h: T) -> T:
+    """[m, dim] -> [m, dim]"""
+    return ops.linear(ops.swiglu(ops.linear(h, layer.gate), ops.linear(h, layer.up)), layer.down)
+
+
+def run(ops: Ops[T], c: Any, w: Weights, feed_forward: Callable[..., T]) -> T:
+    """The layers, with a feed-forward of whatever kind; returns logits [rows asked for, vocab]."""
     x, slot = ops.embed(w.embedding), 0  # [m, dim]
     for layer, recurrent in zip(w.layers, c.recurrent, strict=True):
         h = ops.rms_norm(x, layer.norm, c.eps)
         x = ops.add(x, (delta_net if recurrent else attention)(ops, c, layer, slot, h))
         slot += 2 if recurrent else 1
-        h = ops.rms_norm(x, layer.ffn_norm, c.eps)
-        f = ops.swiglu(ops.linear(h, layer.gate), ops.linear(h, layer.up))  # [m, ffn_dim]
-        x = ops.add(x, ops.linear(f, layer.down))
+        x = ops.add(x, feed_forward(ops, c, layer, ops.rms_norm(x, layer.ffn_norm, c.eps)))
     x = ops.rms_norm(ops.output_rows(x), w.output_norm, c.eps)  # [rows asked for, dim]
     return ops.linear(x, w.output)  # [rows asked for, vocab]
+
+
+def forward(ops: Ops[T], c: Config, w: Weights) -> T:
+    """One pass over m rows; returns logits [rows asked for, vocab]."""
+    return run(ops, c, w, feed_forward)
 
 
 def parts(c: Config) -> list[Part]:
