@@ -12,8 +12,8 @@ import numpy as np
 
 from ..cache.parts import CHUNK
 from ..gguf import dequantize
-from .formats import FORMATS
 from .experts import LEAST_SHARE
+from .formats import FORMATS
 from .lang import ATANH, EXP, LOWEST
 from .reference_weights import ZERO, half, integers, split_scales
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from ..ops.vocabulary import LoadedFamily
-from . import gemma3, gemma4, llama, qwen3, qwen35, qwen35moe
+from . import deepseek2, gemma3, gemma4, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from .family import Family
 
-FAMILIES: dict[str, Family] = {
-    f.architecture: f
-    for f in (llama.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen3.FAMILY, qwen35.FAMILY, qwen35moe.FAMILY)
-}
+_MODULES = (llama, gemma3, gemma4, qwen3, qwen3moe, qwen35, qwen35moe, deepseek2)
+FAMILIES: dict[str, Family] = {module.FAMILY.architecture: module.FAMILY for module in _MODULES}
 
 
 def read_family(file: GgufFile) -> LoadedFamily:

@@ -20,6 +20,7 @@ from .table import read_table, table, tensor
 
 MAX_CONTEXT = 1 << 24  # positions
 MAX_LAYERS = 4096
+MAX_EXPERTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +134,21 @@ def model_sizes(keys: Keys, find: WeightFinder) -> dict[str, Any]:
     }
 
 
-def common_sizes(keys: Keys, find: WeightFinder, ffn: str = "feed_forward_length") -> dict[str, Any]:
-    """The fields of `Config` but `rope`, of an attention family with heads of one width; `ffn`: the key of ffn_dim."""
-    arch, n = keys.architecture, head_dim(keys)
+def common_sizes(
+    keys: Keys, find: WeightFinder, width: int | None = None, ffn: str = "feed_forward_length"
+) -> dict[str, Any]:
+    """The fields of `Config` but `rope`, of an attention family with heads of one width.
+
+    width : of a head, where attention.key_length and attention.value_length say something else.
+    ffn : the key of ffn_dim.
+    """
+    arch, n = keys.architecture, head_dim(keys) if width is None else width
     heads = keys.count("attention.head_count", 1, WIDTH)
     kv_heads = keys.count("attention.head_count_kv", 1, heads, default=heads)
     if heads % kv_heads:
         raise ModelError(f"{arch}: {heads} query heads cannot share {kv_heads} key heads evenly")
-    keys.count("attention.value_length", n, n, default=n)
+    if width is None:
+        keys.count("attention.value_length", n, n, default=n)
     sizes = model_sizes(keys, find)
     return sizes | {"ffn_dim": keys.count(ffn, 1, WIDTH), "heads": heads, "kv_heads": kv_heads, "head_dim": n}
 

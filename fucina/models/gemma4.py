@@ -20,11 +20,19 @@ from ..gguf.weights import Weight, WeightFinder
 from ..ops.rope import RopeSpec
 from ..ops.vocabulary import AttentionSpec, Ops, RouterSpec, T
 from . import family
-from .family import MAX_CONTEXT, MAX_LAYERS, Family, head_dim, model_sizes, read_rope, rope_base, with_factors
+from .family import (
+    MAX_CONTEXT,
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    Family,
+    head_dim,
+    model_sizes,
+    read_rope,
+    rope_base,
+    with_factors,
+)
 from .keys import WIDTH, Keys
 from .table import table, tensor
-
-_MOST_EXPERTS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,7 @@ class Config(family.Config):
         """Read them from a file."""
         sizes = model_sizes(keys, find)
         per_layer = keys.count("embedding_length_per_layer_input", 0, WIDTH, default=0)
-        experts = keys.count("expert_count", 0, _MOST_EXPERTS, default=0)
+        experts = keys.count("expert_count", 0, MAX_EXPERTS, default=0)
         layers = _layers(keys, find, sizes, per_layer, experts)
         largest = next((s for s in reversed(layers) if not s.window), layers[-1])
         own = {name: getattr(largest, name) for name in ("ffn_dim", "heads", "kv_heads", "head_dim", "rope")}

@@ -116,6 +116,10 @@ class Keys:
             raise ModelError(f"{name} is {wrong[0]} in one place, expected {low} to {high}")
         return values
 
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean."""
+        return self._metadata.bool(self._name(key), default=default)
+
     def choice(self, key: str, *implemented: str, default: Any = REQUIRED) -> str:
         """One of the texts that are implemented."""
         name = self._name(key)

@@ -67,7 +67,7 @@ class Config(family.Config):
 
 def read_sizes(keys: Keys, find: WeightFinder, ffn: str = "feed_forward_length") -> dict[str, Any]:
     """The fields of `Config`; `ffn`: the key of ffn_dim."""
-    sizes = common_sizes(keys, find, ffn)
+    sizes = common_sizes(keys, find, ffn=ffn)
     sizes["n_layers"] -= skipped_blocks(keys, find, sizes["n_layers"])
     heads, state = keys.count("ssm.time_step_rank", 1, WIDTH), keys.count("ssm.state_size", 1, WIDTH)
     key_heads = keys.count("ssm.group_count", 1, heads)

@@ -11,32 +11,30 @@ from typing import Any
 from ..gguf.weights import Weight, WeightFinder
 from ..ops.vocabulary import Ops, RouterSpec, T
 from . import qwen35
-from .family import Family, Weights
+from .family import MAX_EXPERTS, Family, Weights
 from .keys import WIDTH, Keys
 from .table import table, tensor
-
-_MOST_EXPERTS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(qwen35.Config):
     """Sizes of a model of this family; ffn_dim is that of one expert.
 
-    experts : of each layer.  experts_used : by each row.  shared_dim : of the shared expert.
+    experts : of each layer.  router : how rows are sent to them.  shared_dim : of the shared expert.
     """
 
     experts: int
-    experts_used: int
+    router: RouterSpec
     shared_dim: int
 
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Any:
         """Read them from a file."""
-        experts = keys.count("expert_count", 1, _MOST_EXPERTS)
+        experts = keys.count("expert_count", 1, MAX_EXPERTS)
         return cls(
             **qwen35.read_sizes(keys, find, ffn="expert_feed_forward_length"),
             experts=experts,
-            experts_used=keys.count("expert_used_count", 1, experts),
+            router=RouterSpec(keys.count("expert_used_count", 1, experts)),
             shared_dim=keys.count("expert_shared_feed_forward_length", 1, WIDTH),
         )
 
@@ -69,7 +67,7 @@ class DeltaLayer(qwen35.DeltaNet, Experts):
 
 def feed_forward(ops: Ops[T], c: Config, layer: Experts, h: T) -> T:
     """[m, dim] -> [m, dim]"""
-    chosen, weights = ops.route(h, layer.router, RouterSpec(c.experts_used))
+    chosen, weights = ops.route(h, layer.router, c.router)
     f = ops.moe_ffn(h, chosen, weights, layer.gate, layer.up, layer.down)
     shared = ops.linear(ops.swiglu(ops.linear(h, layer.shared_gate), ops.linear(h, layer.shared_up)), layer.shared_down)
     return ops.add(f, ops.mul(shared, ops.sigmoid(ops.linear(h, layer.shared_router))))

@@ -10,7 +10,7 @@ import fucina
 from tests.models import TINY
 
 BACKENDS = [("naive", "f32"), ("native", "f32")]
-NAMES = ["llama", "llama3rope", "gemma3", "qwen3"]
+NAMES = ["llama", "llama3rope", "gemma3", "qwen3", "qwen3moe", "deepseek2", "deepseek2lite", "deepseek3_yarn"]
 
 
 @pytest.fixture(scope="module", params=[(n, b) for n in NAMES for b, _ in BACKENDS], ids=lambda p: f"{p[0]}-{p[1]}")

@@ -227,7 +227,13 @@ class Recording:
         return out
 
     def replaced(
-        self, op: str, inputs: Sequence[Value], cols: int, w: Matrix | Ones | None = None, *more: Any, uses: Sequence[str] = ()
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        cols: int,
+        w: Matrix | Ones | None = None,
+        *more: Any,
+        uses: Sequence[str] = (),
     ) -> Value | None:
         """A host stage with the function that takes the place of an op; None where none does."""
         mine = self._overrides.get(op)
