@@ -5,6 +5,8 @@
     ring        windows of 20 and 33 positions in rings of 192 rows, beside a layer that sees all; shared keys, values
     routed      two of eight experts per row; its embedding has six rows more than there are tokens
 
+and the real families of `tests/toys/families.py`, in the sizes of a toy.
+
 `toy_model(kind, backend)` loads one; `toy_family` reads one for an interpreter.  All have the vocabulary of
 `tests/chat_model.py`: bytes, two control tokens, a chat template.  Files are written once per process.
 """
@@ -31,9 +33,11 @@ from fucina.models.keys import Keys
 
 from .chat_model import chat_vocabulary
 from .models import TINY
-from .toys import latent, recurrent, ring, routed
+from .toys import families, latent, recurrent, ring, routed
 
 KINDS: dict[str, ModuleType] = {"recurrent": recurrent, "latent": latent, "ring": ring, "routed": routed}
+REAL = families.FAMILIES
+MODULES: dict[str, Any] = {**KINDS, **REAL}
 FORMATS = ("f32", "quantised")
 VOCAB = 258
 SEEDS = {"toy-recurrent": 23, "toy-latent": 26, "toy-ring": 24, "toy-routed": 22}  # whose texts wander and come back
@@ -60,7 +64,7 @@ def toy_model(kind: str, backend: str = "native", fmt: str = "f32", **options: A
 
 def toy_family(kind: str, fmt: str = "f32") -> LoadedFamily:
     """A toy, read for an interpreter."""
-    return KINDS[kind].FAMILY.read(GgufFile(toy_path(kind, fmt)))
+    return MODULES[kind].FAMILY.read(GgufFile(toy_path(kind, fmt)))
 
 
 def toy_oracle(kind: str, fmt: str, tokens: list[int]) -> np.ndarray:
@@ -71,11 +75,11 @@ def toy_oracle(kind: str, fmt: str, tokens: list[int]) -> np.ndarray:
 @cache
 def toy_path(kind: str, fmt: str = "f32") -> Path:
     """The toy's file: all F32, or matrices in several block formats."""
-    module = KINDS[kind]
+    module = MODULES[kind]
     family, rows = module.FAMILY, ROWS.get(kind, VOCAB)
     metadata: dict[str, Any] = {"general.architecture": family.architecture}
     metadata |= {f"{family.architecture}.{key}": value for key, value in module.KEYS.items()}
-    config = family.config.read(Keys(Metadata.from_dict(metadata), family.architecture), _NoFile(rows))
+    config = family.config.read(Keys(Metadata.from_dict(metadata), family.architecture), _NoFile(rows, module))
     metadata |= chat_vocabulary(GgufFile(TINY / "llama.gguf").metadata)
     rare = [i for i, token in enumerate(metadata["tokenizer.ggml.tokens"]) if len(token) > 1]
     path = _folder() / f"{kind}-{fmt}.gguf"
@@ -83,16 +87,16 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
     return path
 
 
-def _tensors(module: ModuleType, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
+def _tensors(module: Any, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
     """Random weights, the same each time, such that a greedy text wanders and is mostly printable (not `rare`)."""
-    rng, found = np.random.default_rng(SEEDS[module.FAMILY.architecture]), {}
-    tables = {f"blk.{i}.": cls for i, cls in enumerate(module.FAMILY.layers(config))} | {"": module.FAMILY.weights}
-    for prefix, cls in tables.items():
+    rng, found = np.random.default_rng(SEEDS.get(module.FAMILY.architecture, 22)), {}
+    tables = {f"blk.{i}.": (cls, config.layer(i)) for i, cls in enumerate(module.FAMILY.layers(config))}
+    for prefix, (cls, sizes) in (tables | {"": (module.FAMILY.weights, config)}).items():
         for f in fields(cls):
-            if "tensor" not in f.metadata:
+            if "tensor" not in f.metadata or (f.metadata["when"] and not getattr(sizes, f.metadata["when"])):
                 continue
             name = prefix + f.metadata["tensor"]
-            shape = [n if isinstance(n, int) else getattr(config, n) for n in f.metadata["shape"]]
+            shape = [n if isinstance(n, int) else getattr(sizes, n) for n in f.metadata["shape"]]
             values = rng.standard_normal(shape)
             values = 1 + 0.2 * values if len(shape) == 1 else values * 1.5 / np.sqrt(shape[-1])
             found[name] = getattr(module, "initial", lambda name, values: values)(name, values)
@@ -128,14 +132,17 @@ def _float64(kind: str, fmt: str) -> dict[str, np.ndarray]:
 class _NoFile:
     """Stands in for a file's tensors while the sizes of a toy are read."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, module: Any) -> None:
+        self._rows, self._missing = rows, getattr(module, "missing", ("",))
 
     def rows(self, name: str) -> int:
         return self._rows
 
     def has(self, name: str) -> bool:
-        return False
+        return not any(part in name for part in self._missing)
+
+    def skip(self, prefix: str) -> None:
+        pass
 
 
 @cache

@@ -30,6 +30,7 @@ class Config(qwen35.Config):
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Any:
         """Read them from a file."""
+        keys.count("feed_forward_length", 0, WIDTH, default=0)  # of a dense layer, and there is none
         experts = keys.count("expert_count", 1, MAX_EXPERTS)
         return cls(
             **qwen35.read_sizes(keys, find, ffn="expert_feed_forward_length"),

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from fucina.cache import State
 from fucina.cache.parts import Kv
 from fucina.errors import ModelError
+from fucina.gguf import GgmlType
 from fucina.kernels import record as R
 from fucina.kernels import reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.invoke import function, invoke, record_words
 from tests.unit import one_op
+from tests.unit.tiny_models import ArrayWeight
 from tests.unit.kernel_inputs import FLOATS, ISAS, packed, random_bits, rows, same_bits, weights
 
 
@@ -138,6 +140,7 @@ def test_one_vector_for_all_rows(isa):
     assert same_bits(run(lambda r, x: r.scale(x, one_op.Array(w))), x * w)
     assert same_bits(run(lambda r, x: r.bias(x, one_op.Array(w))), x + w)
     assert same_bits(run(lambda r, x: r.scale(x, 0.1)), x * np.float32(0.1))
+    assert same_bits(run(lambda r, x: r.scale(x, ArrayWeight("one", one, GgmlType.F32))), x * one)
     assert same_bits(run(lambda r, x: r.rms_norm(x, None, 1e-5, 7)), reference.rms_norm(x, np.ones(11, "f"), 1e-5, 7))
     y = rng.standard_normal((5, 1)).astype(np.float32)
     assert same_bits(one_op.run(lambda r, x, y: r.mul(x, y), x, y, isa=isa, cut=2), x * y)
