@@ -1,6 +1,7 @@
 """Every face of the engine over every kind of state: what a plain loop over a new state gives, bit for bit.
 
-The toys are a recurrence, latents, windows in rings, and routed experts.  The plain loop computes the whole text anew
+The toys are a recurrence, latents, windows in rings, and routed experts; beside them are real families in the sizes of
+a toy.  The plain loop computes the whole text anew
 for each token, so that it uses nothing of what is tested: no cached row, no rewind, no batch, no draft.
 """
 
@@ -17,16 +18,17 @@ from fucina.sampling import Sampler, SamplerOptions
 from fucina.speculative import Options, SourceDrafter
 from tests.conversations import FailAt, check_state
 from tests.spec_toys import Replay
-from tests.toy_families import KINDS, VOCAB, toy_model
+from tests.toy_families import KINDS, REAL, VOCAB, toy_model
 
 EAGER = Options(adapt_budget=False, min_speedup=0, min_draft=1, max_draft=5)
 SAMPLING = ({}, {"temperature": 0.9, "top_k": 40, "repeat_penalty": 1.2, "seed": 3})
 LONG = 200  # tokens: past the rings' 192 rows
 
 
-@pytest.fixture(
-    scope="module", params=[(kind, backend) for kind in KINDS for backend in ("native", "naive")], ids="-".join
-)
+CASES = [(kind, backend) for kind in KINDS for backend in ("native", "naive")] + [(kind, "native") for kind in REAL]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def model(request):
     kind, backend = request.param
     m = toy_model(kind, backend, fmt="quantised" if backend == "native" else "f32")
