@@ -76,10 +76,11 @@ class VerifyCost:
         A pass with rows of prompts took time for these as well: nothing is learned from it.
         """
         timed = timed and not stats.prefill
-        if stats.drafted:
-            seconds = stats.seconds if timed else None
+        if stats.rows > stats.streams:
+            # rows that are computed again want no logits: they are a little cheaper than those of drafts
+            seconds = stats.seconds if timed and stats.drafted else None
             return self.verify(stats.rows, stats.context, stats.streams, seconds)
-        if timed and stats.rows == stats.streams > 0:
+        if timed and stats.streams > 0:
             self.note_plain(stats.seconds, stats.streams, stats.context)
         return 1.0
 

@@ -74,9 +74,7 @@ class Sized:
 
 FAMILIES = {
     "qwen35": Sized(qwen35.FAMILY, SIZES | DELTA, rates),
-    "qwen35moe": Sized(
-        qwen35moe.FAMILY, SIZES | DELTA | EXPERTS | {"expert_shared_feed_forward_length": 32}, rates
-    ),
+    "qwen35moe": Sized(qwen35moe.FAMILY, SIZES | DELTA | EXPERTS | {"expert_shared_feed_forward_length": 32}, rates),
     "gemma4": Sized(
         gemma4.FAMILY,
         SIZES

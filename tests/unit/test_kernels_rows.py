@@ -14,8 +14,8 @@ from fucina.kernels import reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.invoke import function, invoke, record_words
 from tests.unit import one_op
-from tests.unit.tiny_models import ArrayWeight
 from tests.unit.kernel_inputs import FLOATS, ISAS, packed, random_bits, rows, same_bits, weights
+from tests.unit.tiny_models import ArrayWeight
 
 
 @pytest.mark.parametrize("isa", ISAS)
