@@ -5,7 +5,7 @@
     ring        windows of 20 and 33 positions in rings of 192 rows, beside a layer that sees all; shared keys, values
     routed      two of eight experts per row; its embedding has six rows more than there are tokens
 
-and the real families of `tests/toys/families.py`, in the sizes of a toy.
+The families of `fucina.models` are here too, by their names, as files of the same kind (`tests/toys/real.py`).
 
 `toy_model(kind, backend)` loads one; `toy_family` reads one for an interpreter.  All have the vocabulary of
 `tests/chat_model.py`: bytes, two control tokens, a chat template.  Files are written once per process.
@@ -33,10 +33,10 @@ from fucina.models.keys import Keys
 
 from .chat_model import chat_vocabulary
 from .models import TINY
-from .toys import families, latent, recurrent, ring, routed
+from .toys import latent, recurrent, ring, routed
+from .toys.real import REAL
 
 KINDS: dict[str, ModuleType] = {"recurrent": recurrent, "latent": latent, "ring": ring, "routed": routed}
-REAL = families.FAMILIES
 MODULES: dict[str, Any] = {**KINDS, **REAL}
 FORMATS = ("f32", "quantised")
 VOCAB = 258
@@ -79,7 +79,9 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
     family, rows = module.FAMILY, ROWS.get(kind, VOCAB)
     metadata: dict[str, Any] = {"general.architecture": family.architecture}
     metadata |= {f"{family.architecture}.{key}": value for key, value in module.KEYS.items()}
-    config = family.config.read(Keys(Metadata.from_dict(metadata), family.architecture), _NoFile(rows, module))
+    config = family.config.read(
+        Keys(Metadata.from_dict(metadata), family.architecture), _NoFile(rows, getattr(module, "OPTIONAL", ()))
+    )
     metadata |= chat_vocabulary(GgufFile(TINY / "llama.gguf").metadata)
     rare = [i for i, token in enumerate(metadata["tokenizer.ggml.tokens"]) if len(token) > 1]
     path = _folder() / f"{kind}-{fmt}.gguf"
@@ -89,7 +91,7 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
 
 def _tensors(module: Any, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
     """Random weights, the same each time, such that a greedy text wanders and is mostly printable (not `rare`)."""
-    rng, found = np.random.default_rng(SEEDS.get(module.FAMILY.architecture, 22)), {}
+    rng, found = np.random.default_rng(SEEDS.get(module.FAMILY.architecture, 1)), {}
     tables = {f"blk.{i}.": (cls, config.layer(i)) for i, cls in enumerate(module.FAMILY.layers(config))}
     for prefix, (cls, sizes) in (tables | {"": (module.FAMILY.weights, config)}).items():
         for f in fields(cls):
@@ -132,14 +134,14 @@ def _float64(kind: str, fmt: str) -> dict[str, np.ndarray]:
 class _NoFile:
     """Stands in for a file's tensors while the sizes of a toy are read."""
 
-    def __init__(self, rows: int, module: Any) -> None:
-        self._rows, self._missing = rows, getattr(module, "missing", ("",))
+    def __init__(self, rows: int, names: tuple[str, ...] = ()) -> None:
+        self._rows, self._names = rows, names
 
     def rows(self, name: str) -> int:
         return self._rows
 
     def has(self, name: str) -> bool:
-        return not any(part in name for part in self._missing)
+        return name in self._names
 
     def skip(self, prefix: str) -> None:
         pass

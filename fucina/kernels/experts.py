@@ -52,8 +52,8 @@ ROUTED = "w w_step cols x x_step d s out n experts order ends per_row"
 def linear_routed(k: Emitter, fmt: str) -> None:
     """out[i, n] = Σ_c x[i / per_row, c] · w[experts[i], n, c] for routed rows i.
 
-    The rows of an expert follow each other in `order`, up to number ends[expert]: they share its weights as the rows of
-    `linear` do, a few groups at a time, so that each weight comes from memory once for all of them.
+    The rows of an expert follow each other in `order`, up to number ends[expert].  They share its weights as the rows of
+    `linear` do, a few groups at a time: each weight comes from memory once for all of them.
     """
     f, p = FORMATS[fmt], k.p
     tile, sizes = tiles(k, fmt)

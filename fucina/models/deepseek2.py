@@ -95,10 +95,12 @@ class Config(family.Config):
 
 def _yarn_scale(keys: Keys) -> float:
     """Factor on queries and on keys: 1 + multiplier · log(factor) with YaRN."""
-    if keys.choice("rope.scaling.type", "none", "linear", "yarn", default="linear") != "yarn":
-        return 1.0
-    multiplier = keys.number("rope.scaling.yarn_log_multiplier", 1e-6, 10.0)
-    return 1.0 + multiplier * log(keys.number("rope.scaling.factor", 1e-6, 1e6, default=1.0))
+    factor = keys.number("rope.scaling.factor", 1e-6, 1e6, default=1.0)
+    if keys.choice("rope.scaling.type", "none", "linear", "yarn", default="linear") == "yarn":
+        return 1.0 + keys.number("rope.scaling.yarn_log_multiplier", 1e-6, 10.0) * log(factor)
+    if factor != 1:
+        raise ModelError(f"{keys.architecture}.rope.scaling.factor is {factor} without YaRN; implemented: 1")
+    return 1.0
 
 
 def _read_router(keys: Keys, experts: int, n_layers: int, vocab_size: int) -> RouterSpec:

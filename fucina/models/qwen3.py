@@ -11,6 +11,7 @@ from typing import Any
 
 from ..cache.parts import Kv
 from ..gguf.weights import Weight, WeightFinder
+from ..ops.rope import RopeSpec
 from ..ops.vocabulary import AttentionSpec, Ops, T
 from . import family
 from .family import Family, Weights, common_sizes, head_dim, read_rope
@@ -25,7 +26,14 @@ class Config(family.Config):
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Config:
         """Read them from a file."""
-        return cls(**common_sizes(keys, find), rope=read_rope(keys, head_dim(keys), "half", yarn=True))
+        return cls(**common_sizes(keys, find), rope=whole_rope(keys))
+
+
+def whole_rope(keys: Keys) -> RopeSpec:
+    """RoPE of all numbers of a head."""
+    width = head_dim(keys)
+    keys.count("rope.dimension_count", width, width, default=width)
+    return read_rope(keys, width, "half", yarn=True)
 
 
 @table

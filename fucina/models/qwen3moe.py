@@ -11,9 +11,9 @@ from ..cache.parts import Kv
 from ..gguf.weights import Weight, WeightFinder
 from ..ops.vocabulary import Ops, RouterSpec, T
 from . import family
-from .family import MAX_EXPERTS, Family, Weights, common_sizes, head_dim, read_rope
+from .family import MAX_EXPERTS, Family, Weights, common_sizes
 from .keys import WIDTH, Keys
-from .qwen3 import Attention, attention
+from .qwen3 import Attention, attention, whole_rope
 from .table import table, tensor
 
 
@@ -36,7 +36,7 @@ class Config(family.Config):
         used = keys.count("expert_used_count", 1, experts)
         return cls(
             **sizes,
-            rope=read_rope(keys, head_dim(keys), "half", yarn=True),
+            rope=whole_rope(keys),
             experts=experts,
             expert_dim=keys.count("expert_feed_forward_length", 1, WIDTH, default=sizes["ffn_dim"] // used),
             router=RouterSpec(used),

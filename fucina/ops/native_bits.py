@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..cache.parts import CHUNK
-from ..kernels import reference
+from ..kernels import reference, reference_experts
 from . import functions
 from .rope import RopeSpec, rope_table
 from .vocabulary import RouterSpec
@@ -57,7 +57,7 @@ def choose(
     scores: np.ndarray, spec: RouterSpec, bias: np.ndarray | None = None, scales: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Experts of each row of scores [m, experts], and their weights."""
-    return reference.choose(scores, **asdict(spec), bias=bias, scales=scales)
+    return reference_experts.choose(scores, **asdict(spec), bias=bias, scales=scales)
 
 
 NATIVE_BITS = functions.Functions(
@@ -75,5 +75,5 @@ NATIVE_BITS = functions.Functions(
     conv=reference.conv,
     delta_rule=reference.delta_rule,
     choose=choose,
-    weighted_sum=reference.weighted_sum,
+    weighted_sum=reference_experts.weighted_sum,
 )

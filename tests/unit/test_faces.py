@@ -18,14 +18,16 @@ from fucina.sampling import Sampler, SamplerOptions
 from fucina.speculative import Options, SourceDrafter
 from tests.conversations import FailAt, check_state
 from tests.spec_toys import Replay
-from tests.toy_families import KINDS, REAL, VOCAB, toy_model
+from tests.toy_families import KINDS, VOCAB, toy_model
 
 EAGER = Options(adapt_budget=False, min_speedup=0, min_draft=1, max_draft=5)
 SAMPLING = ({}, {"temperature": 0.9, "top_k": 40, "repeat_penalty": 1.2, "seed": 3})
 LONG = 200  # tokens: past the rings' 192 rows
 
 
-CASES = [(kind, backend) for kind in KINDS for backend in ("native", "naive")] + [(kind, "native") for kind in REAL]
+CASES = [(kind, backend) for kind in KINDS for backend in ("native", "naive")] + [
+    (kind, "native") for kind in ("qwen35", "gemma4")
+]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

@@ -11,7 +11,7 @@ from fucina.ops.naive import Naive
 from fucina.ops.rows import RowBatch
 from tests.models import TINY
 
-NAMES = ["llama", "gemma3"]
+NAMES = ["llama", "gemma3", "qwen3", "qwen3moe", "deepseek2"]
 
 
 def changed(tmp_path, name, keys=None, metadata=None, drop=(), add=None):
@@ -33,6 +33,11 @@ def logits(family, tokens):
 
 # --- what metadata means ----------------------------------------------------------------------------------------------
 
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 32,
+}
 # logits of llama.cpp b11739 for files changed in this way, after the tokens below
 VARIANTS = {
     "gemma3-pattern0": {"attention.sliding_window_pattern": 0},
@@ -55,6 +60,20 @@ VARIANTS = {
         "attention.head_count_kv": np.array([2, 2], np.uint32),
         "feed_forward_length": np.array([80, 80], np.uint32),
     },
+    "llama-yarn": YARN,
+    "qwen3-yarn": YARN,
+    "qwen3-yarn_long": YARN | {"rope.scaling.original_context_length": None},
+    "qwen3moe-yarn": YARN,
+    "qwen3moe-one": {"expert_used_count": 1},
+    "qwen3moe-five": {"expert_used_count": 5},
+    "deepseek2-yarn": YARN | {"rope.scaling.yarn_log_multiplier": 0.0707},
+    "deepseek2-norm": {"expert_weights_norm": True, "expert_weights_scale": 1.5},
+    "deepseek2-no_norm": {"expert_weights_norm": False, "expert_weights_scale": 0.0},
+    "deepseek2-sigmoid": {"expert_gating_func": 2},
+    "deepseek2-softmax": {"expert_gating_func": 1},
+    "deepseek2-groups": {"expert_group_count": 4, "expert_group_used_count": 1},
+    "deepseek2-two_groups": {"expert_group_count": 4, "expert_group_used_count": 2, "expert_used_count": 3},
+    "deepseek2-no_groups": {"expert_group_count": None, "expert_group_used_count": None},
 }
 TOKENS = np.arange(5, 13)
 
@@ -138,7 +157,24 @@ GEMMA3 = {
     "attention.sliding_window_pattern": HUGE[1:],
     "rope.freq_base_swa": BAD_FLOATS,
 }
-CASES = [(n, k, v) for n in NAMES for k, vs in (COUNTS | (GEMMA3 if n == "gemma3" else {})).items() for v in vs]
+EXPERTS = {"expert_count": HUGE, "expert_used_count": [*HUGE, 9], "expert_feed_forward_length": HUGE}
+DEEPSEEK2 = EXPERTS | {
+    "attention.head_count_kv": [*HUGE, 2],
+    "attention.key_length_mla": [*HUGE, 1],
+    "attention.value_length_mla": HUGE,
+    "attention.kv_lora_rank": HUGE,
+    "attention.q_lora_rank": HUGE[1:],
+    "attention.key_length": [*HUGE, 39],
+    "attention.value_length": [*HUGE, 31],
+    "expert_gating_func": [3, 4],
+    "expert_group_count": HUGE[1:],
+    "expert_group_used_count": HUGE[1:],
+    "expert_shared_count": HUGE,
+    "expert_weights_scale": [-1.0, float("nan"), float("inf")],
+    "leading_dense_block_count": [*HUGE[1:], 4],
+}
+OWN = {"gemma3": GEMMA3, "qwen3moe": EXPERTS, "deepseek2": DEEPSEEK2}
+CASES = [(n, k, v) for n in NAMES for k, vs in (COUNTS | OWN.get(n, {})).items() for v in vs]
 
 
 @pytest.mark.parametrize(("name", "key", "value"), CASES)
@@ -166,9 +202,14 @@ def test_numbers_of_the_wrong_type(tmp_path, name, key):
         ("attention.clamp_kqv", 8.0, "8.0"),
         ("attn_logit_softcapping", 50.0, "50.0"),
         ("final_logit_softcapping", 30.0, "30.0"),
-        ("expert_count", 8, "8"),
         ("rope.scaling.attn_factor", 2.0, "2.0"),
-        ("rope.scaling.type", "yarn", "yarn"),
+        ("rope.scaling.type", "longrope", "longrope"),
+        ("rope.scaling.yarn_ext_factor", 0.5, "0.5"),
+        ("rope.scaling.yarn_attn_factor", 0.5, "0.5"),
+        ("attention.temperature_scale", 0.1, "0.1"),
+        ("attention.sinks", True, "True"),
+        ("nextn_predict_layers", 1, "1"),
+        ("rope.dimension_sections", np.array([8, 4, 4, 0], np.int32), "array of 4"),
         ("rope.freq_base_global", 1e6, "1000000"),
         ("something.new", "a text", "a text"),
         ("attention.head_count_kv", np.array([2, 1], np.uint32), "[2, 1]"),
@@ -179,6 +220,81 @@ def test_keys_that_may_change_the_mathematics(tmp_path, name, key, value, shown)
     with pytest.raises(ModelError) as caught:
         read_family(changed(tmp_path, name, {key: value}))
     assert f"{name}.{key}" in str(caught.value) and shown in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("llama", {"expert_count": 8}, "llama.expert_count is u32 8"),
+        ("qwen3", {"expert_count": 8}, "qwen3.expert_count is u32 8"),
+        ("gemma3", {"rope.scaling.type": "yarn"}, "gemma3.rope.scaling.type is 'yarn'; implemented: none, linear"),
+        ("qwen3", {"rope.dimension_count": 16}, "qwen3.rope.dimension_count is 16, expected 32"),
+        ("qwen3", {"attention.sliding_window": 64}, "qwen3.attention.sliding_window is u32 64; implemented: 0"),
+        ("qwen3moe", {"expert_shared_count": 1}, "qwen3moe.expert_shared_count is u32 1; implemented: 0"),
+        ("qwen3moe", {"expert_gating_func": 2}, "qwen3moe.expert_gating_func .* is not known"),
+        ("qwen3moe", {"expert_group_count": 2}, "qwen3moe.expert_group_count .* is not known"),
+        ("qwen3moe", {"rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier .* is not known"),
+        ("deepseek2", {"rope.scaling.factor": 4.0}, "rope.scaling.factor is 4.0 without YaRN; implemented: 1"),
+        ("deepseek2", {"expert_group_count": 3}, "8 experts cannot form 3 groups"),
+        ("deepseek2", {"expert_group_count": 8}, "8 experts cannot form 8 groups of one size, two at least"),
+        (
+            "deepseek2",
+            {"expert_group_count": 4, "expert_group_used_count": 1, "expert_used_count": 3},
+            "1 to 2 experts, got 3",
+        ),
+        ("deepseek2", {"rope.dimension_count": 24}, "RoPE turns all 24 numbers of a head"),
+    ],
+)
+def test_what_a_family_does_not_implement(tmp_path, name, keys, message):
+    with pytest.raises(ModelError, match=message):
+        read_family(changed(tmp_path, name, keys))
+
+
+def test_yarn_of_deepseek_needs_its_multiplier(tmp_path):
+    with pytest.raises(GgufError, match="yarn_log_multiplier"):
+        read_family(changed(tmp_path, "deepseek2", YARN))
+
+
+def test_older_files_of_deepseek_are_refused(tmp_path):
+    """Those from before the split of attn_kv_b."""
+    with pytest.raises(GgufError, match="key_length_mla"):
+        read_family(changed(tmp_path, "deepseek2", {"attention.key_length_mla": None}))
+
+
+READ = {  # every key whose value may vary without another tensor changing its shape
+    "qwen3": [
+        {"attention.layer_norm_rms_epsilon": 1e-2},
+        {"rope.freq_base": 1e4},
+        {"rope.scaling.factor": 2.0},
+        YARN,
+        YARN | {"rope.scaling.factor": 2.0},
+        YARN | {"rope.scaling.original_context_length": 512},
+        YARN | {"rope.scaling.original_context_length": 512, "rope.scaling.yarn_beta_fast": 4.0},
+        YARN | {"rope.scaling.original_context_length": 512, "rope.scaling.yarn_beta_slow": 0.1},
+    ],
+    "qwen3moe": [{"expert_used_count": 1}, {"rope.freq_base": 1e4}],
+    "deepseek2": [
+        {"attention.layer_norm_rms_epsilon": 1e-2},
+        {"rope.freq_base": 100.0},
+        {"expert_used_count": 1},
+        {"expert_weights_norm": True},
+        {"expert_weights_scale": 2.5},
+        {"expert_gating_func": 2},
+        {"expert_group_count": 4},
+        {"expert_group_count": 2},
+        YARN | {"rope.scaling.yarn_log_multiplier": 0.1},
+        YARN | {"rope.scaling.yarn_log_multiplier": 0.05},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_key_that_is_read_changes_the_logits(tmp_path, name):
+    variants = [{}, *READ[name]]
+    found = [logits(read_family(changed(tmp_path, name, keys)), np.arange(5, 29)) for keys in variants]
+    for i, a in enumerate(found):
+        for j, b in enumerate(found[:i]):
+            assert np.abs(a - b).max() > 1e-3, (variants[i], variants[j])
 
 
 def test_a_window_is_refused_where_it_is_not_implemented(tmp_path):

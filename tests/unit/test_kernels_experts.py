@@ -1,12 +1,14 @@
 """Weights of three dimensions: a matrix per head, routing to experts, and their feed-forward."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import ModelError
-from fucina.kernels import reference
+from fucina.kernels import reference, reference_experts
 from fucina.ops.vocabulary import RouterSpec
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, random_bits, rows, same_bits, stacked, weights
@@ -43,12 +45,38 @@ def test_route(n, top_k, isa):
     raw = np.ascontiguousarray(w).view(np.uint8)
     packed = Array(stacked(raw, "f32", 1))
     experts, odds = one_op.run(lambda r, x: r.route(x, packed, RouterSpec(top_k)), x, isa=isa)
-    want, shares = reference.choose(reference.linear(x, raw, "f32"), top_k)
+    want, shares = reference_experts.choose(reference.linear(x, raw, "f32"), top_k)
     assert np.array_equal(experts.view(np.int32), want) and same_bits(odds, shares)
     assert np.array_equal(want[0], np.arange(top_k))
     scores = x[2:].astype(np.float64) @ w.T.astype(np.float64)
     p = np.take_along_axis(np.exp(scores - scores.max(1, keepdims=True)), want[2:], 1)
     assert np.allclose(shares[2:], p / p.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_routers(data):
+    """Gating, norm, scale, groups, bias and scales: bits equal to the twin's, whatever is combined."""
+    groups, size = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 9))
+    used, n = data.draw(st.integers(1, groups)), groups * size
+    spec = RouterSpec(
+        top_k=data.draw(st.integers(1, used * size)),
+        gating=data.draw(st.sampled_from(("softmax", "sigmoid"))),
+        normalise=data.draw(st.booleans()),
+        scale=data.draw(st.sampled_from((1.0, 2.5, 0.3))),
+        groups=groups,
+        groups_used=used,
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 100)))
+    w, x = (rng.standard_normal((rows, 6)).astype(np.float32) for rows in (n, 7))
+    w[n - 1] = w[0]  # a tie
+    bias, scales = (rng.standard_normal(n).astype(np.float32) if data.draw(st.booleans()) else None for _ in range(2))
+    raw = np.ascontiguousarray(w).view(np.uint8)
+    extra = {k: None if v is None else Array(v) for k, v in (("bias", bias), ("scales", scales))}
+    op = lambda r, x: r.route(x, Array(stacked(raw, "f32", 1)), spec, **extra)
+    experts, weights = one_op.run(op, x)
+    want, shares = reference_experts.choose(reference.linear(x, raw, "f32"), **asdict(spec), bias=bias, scales=scales)
+    assert np.array_equal(experts.view(np.int32), want) and same_bits(weights, shares)
 
 
 def test_route_of_numbers_that_are_not_finite_stays_inside():
@@ -69,7 +97,7 @@ def feed_forward(x, experts, shares, gate, up, down, formats):
         for e in chosen:
             h = reference.swiglu(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
             results.append(product(h, down[e], formats[2])[0])
-        out.append(reference.weighted_sum(np.stack(results), share))
+        out.append(reference_experts.weighted_sum(np.stack(results), share))
     return np.stack(out)
 
 
@@ -85,7 +113,7 @@ def test_feed_forward_of_experts(formats, dim, ffn, isa):
     )
     x = rng.standard_normal((m, dim)).astype(np.float32)
     router = rng.standard_normal((count, dim)).astype(np.float32).view(np.uint8)
-    experts, shares = reference.choose(reference.linear(x, router, "f32"), top_k)
+    experts, shares = reference_experts.choose(reference.linear(x, router, "f32"), top_k)
 
     def op(r, x):
         return r.moe_ffn(x, *r.route(x, Array(stacked(router, "f32", 1)), RouterSpec(top_k)), gate, up, down)

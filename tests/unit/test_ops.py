@@ -1,5 +1,6 @@
 """The readable interpreter's ops one by one, each against its definition."""
 
+import math
 from inspect import signature
 from types import SimpleNamespace
 
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 
 from fucina.cache import Kv, Latent, Recurrent, State
+from fucina.errors import ModelError
 from fucina.gguf import GgmlType
 from fucina.ops import functions
 from fucina.ops.naive import Naive
 from fucina.ops.native.recorder import Recorder
 from fucina.ops.rows import RowBatch
-from fucina.ops.vocabulary import AttentionSpec, Ops
+from fucina.ops.vocabulary import AttentionSpec, Ops, RouterSpec
 from tests.unit.tiny_models import ArrayWeight
 
 RNG = np.random.default_rng(2)
@@ -119,12 +121,67 @@ def test_heads_of_the_delta_rule_share_keys():
 
 def test_route_prefers_the_lower_number_in_a_tie_and_its_weights_add_up():
     scores = np.array([[1, 3, 3, 2], [0, 0, 0, 0], [5, -5, 5, 5]], np.float32)
-    experts, weights = functions.choose(scores, 2)
+    experts, weights = functions.choose(scores, RouterSpec(2))
     assert experts.tolist() == [[1, 2], [0, 1], [0, 2]]
     np.testing.assert_allclose(weights, 0.5)
-    experts, weights = functions.choose(normal(20, 8), 3)
+    experts, weights = functions.choose(normal(20, 8), RouterSpec(3))
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
     assert (np.diff(weights, axis=1) <= 0).all()
+
+
+def routed(scores, spec, bias, scales):
+    """One row, as its docstring says: the experts and their weights, in Python's numbers."""
+    n, size = len(scores), len(scores) // spec.groups
+    e = [math.exp(s - max(scores)) for s in scores]
+    odds = [x / sum(e) for x in e] if spec.gating == "softmax" else [1 / (1 + math.exp(-s)) for s in scores]
+    merit = [o + b for o, b in zip(odds, bias, strict=True)]
+    two = [sum(sorted(merit[g * size : (g + 1) * size])[-2:]) for g in range(spec.groups)]
+    used = sorted(range(spec.groups), key=lambda g: -two[g])[: spec.groups_used]
+    chosen = sorted((i for i in range(n) if i // size in used), key=lambda i: -merit[i])[: spec.top_k]
+    share = sum(odds[i] for i in chosen) if spec.normalise else 1
+    return chosen, [odds[i] / share * spec.scale * scales[i] for i in chosen]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RouterSpec(3, normalise=False),
+        RouterSpec(1, scale=2.5),
+        RouterSpec(4, gating="sigmoid"),
+        RouterSpec(3, gating="sigmoid", normalise=False, scale=0.5, groups=4, groups_used=2),
+        RouterSpec(6, groups=2, groups_used=1),
+        RouterSpec(12, gating="sigmoid", groups=3, groups_used=3),
+    ],
+    ids=str,
+)
+def test_routers(spec):
+    rng = np.random.default_rng(4)
+    scores, bias, scales = (rng.standard_normal(n).astype(np.float32) for n in ((30, 12), 12, 12))
+    scores, bias, scales = 2 * scores, 0.3 * bias, 1 + 0.2 * scales
+    experts, weights = functions.choose(scores, spec, bias, scales)
+    for row, ids, shares in zip(scores, experts, weights, strict=True):
+        chosen, expected = routed(row.tolist(), spec, bias.tolist(), scales.tolist())
+        assert ids.tolist() == chosen
+        np.testing.assert_allclose(shares, expected, rtol=1e-5)
+    spec.check(12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (RouterSpec(0), "1 to 12 experts, got 0"),
+        (RouterSpec(13), "1 to 12 experts, got 13"),
+        (RouterSpec(5, groups=3, groups_used=1), "1 to 4 experts, got 5"),
+        (RouterSpec(1, groups=5), "12 experts cannot form 5 groups"),
+        (RouterSpec(1, groups=12), "cannot form 12 groups of one size, two at least"),
+        (RouterSpec(1, groups=0), "cannot form 0 groups"),
+        (RouterSpec(1, groups=3, groups_used=4), "1 to 3 groups of experts, got 4"),
+        (RouterSpec(1, gating="tanh"), "gating 'tanh' is not implemented; implemented: softmax, sigmoid"),
+    ],
+)
+def test_routers_that_are_refused(spec, message):
+    with pytest.raises(ModelError, match=message):
+        spec.check(12)
 
 
 def test_moe_ffn_adds_the_experts_of_each_row():
@@ -132,7 +189,7 @@ def test_moe_ffn_adds_the_experts_of_each_row():
     gate, up, down = stack("gate", 5, 3, 6), stack("up", 5, 3, 6), stack("down", 5, 6, 3)
 
     def forward(ops):
-        experts, weights = ops.route(x, router, 2)
+        experts, weights = ops.route(x, router, RouterSpec(2))
         return experts, weights, ops.moe_ffn(x, experts, weights, gate, up, down)
 
     (experts, weights, out), _ = run(forward, rows=4)

@@ -18,14 +18,14 @@ from fucina.models import LoadedFamily
 from fucina.ops.naive import Naive
 from fucina.ops.native import Native
 from fucina.ops.native_bits import NATIVE_BITS
-from tests.toy_families import MODULES, toy_family
+from tests.toy_families import KINDS, REAL, toy_family
 
 from .tiny_models import EAGER, FAMILIES, new_cache, run
 
 LENGTH = 200  # positions of a reference stream: three borders of 64, and the toy's rings of 192 rows wrap
 STREAMS = 3
 families = pytest.mark.parametrize("family", list(FAMILIES))
-all_families = pytest.mark.parametrize("family", [*FAMILIES, *MODULES])
+all_families = pytest.mark.parametrize("family", [*FAMILIES, *KINDS, *(n for n in REAL if n not in FAMILIES)])
 
 
 @cache
