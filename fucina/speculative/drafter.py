@@ -219,7 +219,8 @@ class SourceDrafter(Drafter):
         """What the step cost this stream, in plain steps.
 
         A pass of several streams is paid by those that have more than one row in it, in proportion: a stream's own step,
-        and its part of what the further rows (drafts, and what a rejected draft left) made the pass longer for everybody.
+        and its part of what these rows made the pass longer for everybody.  They are drafts, or what a rejected draft
+        left.
         """
         stats = verified.stats
         cost, further = self.cost.price(stats, self.timed), stats.rows - stats.streams
