@@ -109,7 +109,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "attention.value_length_swa": 256,
         "attention.sliding_window": 512,
         "attention.sliding_window_pattern": np.array([True, True, True, True, False] * 2),
-        "attention.shared_kv_layers": 4,
+        "attention.shared_kv_layers": 5,
         "embedding_length_per_layer_input": 256,
         "rope.dimension_count": 512,
         "rope.dimension_count_swa": 256,
