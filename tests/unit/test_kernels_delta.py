@@ -13,7 +13,15 @@ from fucina.kernels import reference
 from tests.unit import one_op
 from tests.unit.kernel_inputs import ISAS, same_bits
 
-SHAPES = [(1, 1, 1), (3, 7, 5), (2, 16, 8), (2, 12, 20), (4, 33, 17)]  # heads, width of keys, width of values
+SHAPES = [
+    (1, 1, 1),
+    (3, 7, 5),
+    (2, 16, 8),
+    (2, 12, 20),
+    (4, 33, 17),
+    (2, 9, 75),
+    (1, 16, 64),
+]  # heads, width of keys, of values
 
 
 def rows(rng, m, shape):
