@@ -9,7 +9,6 @@ weights are used as they are in the file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -23,7 +22,6 @@ from . import family
 from .family import (
     MAX_CONTEXT,
     MAX_EXPERTS,
-    MAX_LAYERS,
     Family,
     head_dim,
     model_sizes,
@@ -125,11 +123,13 @@ class Config(family.Config):
 def _layers(keys: Keys, find: WeightFinder, sizes: dict[str, Any], per_layer: int, experts: int) -> list[Sizes]:
     """The sizes of every layer."""
     n = sizes["n_layers"]
-    local = _local(keys, n)
+    local = keys.flags("attention.sliding_window_pattern", n)  # which layers see only a window
+    if local is None:
+        raise ModelError(f"{keys.architecture}.attention.sliding_window_pattern must hold a boolean per layer")
     wide, narrow = head_dim(keys), keys.count("attention.key_length_swa", 2, WIDTH)
     for key, width in (("attention.value_length", wide), ("attention.value_length_swa", narrow)):
         keys.count(key, width, width, default=width)
-    rope, rope_local = _ropes(keys, find, wide, narrow, any(local))
+    rope, rope_local = _ropes(keys, find, wide, narrow)
     heads = keys.count("attention.head_count", 1, WIDTH)
     kv_heads = keys.counts("attention.head_count_kv", n, 1, heads, default=heads)
     ffn_dims = keys.counts("feed_forward_length", n, 1, WIDTH)
@@ -172,16 +172,7 @@ def _layers(keys: Keys, find: WeightFinder, sizes: dict[str, Any], per_layer: in
     return layers
 
 
-def _local(keys: Keys, n_layers: int) -> Sequence[bool]:
-    """Which layers see only a window: a flag per layer, or a period whose last layer sees everything."""
-    key = "attention.sliding_window_pattern"
-    if (flags := keys.flags(key, n_layers)) is not None:
-        return flags
-    period = keys.count(key, 1, MAX_LAYERS)
-    return [(i + 1) % period != 0 for i in range(n_layers)]
-
-
-def _ropes(keys: Keys, find: WeightFinder, wide: int, narrow: int, any_local: bool) -> tuple[RopeSpec, RopeSpec]:
+def _ropes(keys: Keys, find: WeightFinder, wide: int, narrow: int) -> tuple[RopeSpec, RopeSpec]:
     """RoPE of global layers, whose frequencies the file divides by factors; and of local ones."""
     rope = read_rope(keys, wide, "half")
     if rope.freq_scale != 1.0:

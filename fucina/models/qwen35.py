@@ -68,17 +68,18 @@ class Config(family.Config):
 def read_sizes(keys: Keys, find: WeightFinder, ffn: str = "feed_forward_length") -> dict[str, Any]:
     """The fields of `Config`; `ffn`: the key of ffn_dim."""
     sizes = common_sizes(keys, find, ffn=ffn)
+    recurrent = _recurrent(keys, sizes["n_layers"])  # of the blocks that do not run, too
     sizes["n_layers"] -= skipped_blocks(keys, find, sizes["n_layers"])
     heads, state = keys.count("ssm.time_step_rank", 1, WIDTH), keys.count("ssm.state_size", 1, WIDTH)
     key_heads = keys.count("ssm.group_count", 1, heads)
     if heads % key_heads:
         raise ModelError(f"{keys.architecture}: {heads} value heads cannot share {key_heads} key heads evenly")
     keys.count("ssm.inner_size", heads * state, heads * state)
-    rope = read_rope(keys, head_dim(keys), "half")
+    rope = read_rope(keys, head_dim(keys), "half", yarn=True)
     # Sections divide the turned pairs among time, height and width; in a text all three are the position.
     keys.integers("rope.dimension_sections", 0, rope.dims // 2)
     sizes |= {"rope": rope, "taps": keys.count("ssm.conv_kernel", 2, _TAPS), "state": state}
-    return sizes | {"key_heads": key_heads, "value_heads": heads, "recurrent": _recurrent(keys, sizes["n_layers"])}
+    return sizes | {"key_heads": key_heads, "value_heads": heads, "recurrent": recurrent[: sizes["n_layers"]]}
 
 
 def skipped_blocks(keys: Keys, find: WeightFinder, blocks: int) -> int:
@@ -89,11 +90,11 @@ def skipped_blocks(keys: Keys, find: WeightFinder, blocks: int) -> int:
     return n
 
 
-def _recurrent(keys: Keys, n_layers: int) -> tuple[bool, ...]:
-    """Which layers are delta nets: a flag per layer, or a period whose last layer is attention."""
+def _recurrent(keys: Keys, blocks: int) -> tuple[bool, ...]:
+    """Which blocks are delta nets: a flag per block, or a period whose last layer is attention."""
     period = keys.count("full_attention_interval", 1, MAX_LAYERS, default=4)
-    flags = keys.flags("attention.recurrent_layers", n_layers)
-    return tuple((i + 1) % period != 0 for i in range(n_layers)) if flags is None else tuple(flags)
+    flags = keys.flags("attention.recurrent_layers", blocks)
+    return tuple((i + 1) % period != 0 for i in range(blocks)) if flags is None else tuple(flags)
 
 
 @table
