@@ -4,6 +4,9 @@ Latent attention: a position keeps one small row, from which the keys and values
 beside it the part of a key that RoPE turns, which all heads share.  The matrices of the expansion are applied to the
 queries and to the results instead, so that the row itself is what queries are compared with.  (DeepSeek-AI 2024, arXiv
 2405.04434.)  The first layers have a dense feed-forward, the others a choice of experts beside one that every row uses.
+
+A group of experts is as good as its best two, as in DeepSeek-V3 and as files rely on.  Files from before attn_kv_b was
+split, and files with a layer that predicts further tokens, are refused.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ class Config(family.Config):
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Config:
         """Read them from a file."""
+        if find.has("blk.0.attn_kv_b.weight"):
+            raise ModelError("blk.0.attn_kv_b.weight is not split into attn_k_b and attn_v_b; convert the model anew")
         width = keys.count("attention.key_length_mla", 2, WIDTH)
         rope = read_rope(keys, width, "interleaved", yarn=True)
         latent = keys.count("attention.kv_lora_rank", 1, WIDTH)

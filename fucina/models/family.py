@@ -166,6 +166,11 @@ def read_rope(keys: Keys, width: int, pairing: str, *, yarn: bool = False) -> Ro
     old = keys.number("rope.scale_linear", 1e-6, 1e6, default=1.0)  # the key's first name
     factor = keys.number("rope.scaling.factor", 1e-6, 1e6, default=old)
     if kind == "yarn":
+        if base <= 1 or factor < 1:
+            raise ModelError(
+                f"{keys.architecture}: YaRN with base {base:g} and factor {factor:g}; expected a base above 1 and a "
+                "factor of at least 1"
+            )
         trained = keys.count("context_length", 1, MAX_CONTEXT)
         context = keys.count("rope.scaling.original_context_length", 1, MAX_CONTEXT, default=trained)
         fast = keys.number("rope.scaling.yarn_beta_fast", 1e-6, 1e6, default=32.0)

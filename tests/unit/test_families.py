@@ -243,6 +243,8 @@ def test_keys_that_may_change_the_mathematics(tmp_path, name, key, value, shown)
             "1 to 2 experts, got 3",
         ),
         ("deepseek2", {"rope.dimension_count": 24}, "RoPE turns all 24 numbers of a head"),
+        ("qwen3", YARN | {"rope.freq_base": 1.0}, "YaRN with base 1 and factor 4; expected a base above 1"),
+        ("llama", YARN | {"rope.scaling.factor": 0.5}, "YaRN with base 10000 and factor 0.5; expected"),
     ],
 )
 def test_what_a_family_does_not_implement(tmp_path, name, keys, message):
@@ -257,6 +259,9 @@ def test_yarn_of_deepseek_needs_its_multiplier(tmp_path):
 
 def test_older_files_of_deepseek_are_refused(tmp_path):
     """Those from before the split of attn_kv_b."""
+    old = {"blk.0.attn_kv_b.weight": (np.zeros((128, 32), np.float32), GgmlType.F32)}
+    with pytest.raises(ModelError, match="attn_kv_b.weight is not split into attn_k_b and attn_v_b"):
+        read_family(changed(tmp_path, "deepseek2", add=old))
     with pytest.raises(GgufError, match="key_length_mla"):
         read_family(changed(tmp_path, "deepseek2", {"attention.key_length_mla": None}))
 

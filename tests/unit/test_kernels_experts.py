@@ -88,14 +88,14 @@ def test_route_of_numbers_that_are_not_finite_stays_inside():
     assert experts.min() >= 0 and experts.max() < 5 and experts[2].tolist() == [3, 2, 1]
 
 
-def feed_forward(x, experts, shares, gate, up, down, formats):
+def feed_forward(x, experts, shares, gate, up, down, formats, gated=reference.swiglu):
     """As `ops.naive` computes it, with the arithmetic of the kernels."""
     out = []
     for row, chosen, share in zip(x, experts, shares):
         product = lambda v, raw, fmt: reference.linear(v, raw, fmt)
         results = []
         for e in chosen:
-            h = reference.swiglu(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
+            h = gated(product(row[None], gate[e], formats[0]), product(row[None], up[e], formats[1]))
             results.append(product(h, down[e], formats[2])[0])
         out.append(reference_experts.weighted_sum(np.stack(results), share))
     return np.stack(out)
@@ -123,6 +123,21 @@ def test_feed_forward_of_experts(formats, dim, ffn, isa):
         assert same_bits(one_op.run(op, x, isa=isa, cut=cut), want)
     alone = np.concatenate([one_op.run(op, x[i : i + 1], isa=isa) for i in range(m)])
     assert same_bits(alone, want)
+
+
+@pytest.mark.parametrize("fmt", ["q8_0", "f32"])
+def test_a_gate_that_holds_both_and_another_activation(fmt):
+    """ffn_gate_up_exps: the rows of the gate first."""
+    rng = np.random.default_rng(5)
+    count, m, dim, ffn = 5, 9, 64, 32
+    both, raw = stack(rng, fmt, count, 2 * ffn, dim)
+    down, d = stack(rng, fmt, count, dim, ffn)
+    x = rows(rng, m, dim)
+    chosen = rng.integers(0, count, (m, 2)).astype(np.int32)
+    shares = rng.random((m, 2)).astype(np.float32)
+    op = lambda r, x, experts, shares: r.moe_ffn(x, experts, shares, both, None, down, gating="geglu")
+    want = feed_forward(x, chosen, shares, raw[:, :ffn], raw[:, ffn:], d, [fmt] * 3, reference.geglu)
+    assert same_bits(one_op.run(op, x, chosen.view(np.float32), shares), want)
 
 
 @settings(max_examples=20)
