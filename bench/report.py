@@ -11,6 +11,7 @@ from fucina.measure.summary import cost_lines
 
 from . import index, join, odds, reuse, speculation, streams, svg
 from .records import RESULTS
+from .serve import summary as serve
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/performance.md"
@@ -23,6 +24,7 @@ _HEADINGS = {
     "accuracy": "Accuracy",
     "conversations": "Conversations together",
     "join": "A long prompt that joins running streams",
+    "serve": "Servers under load",
     "reuse": "Rows that are used again",
     "speculation": "Speculative decoding",
     "overhead": "Overhead of drafting",
@@ -32,11 +34,17 @@ _HEADINGS = {
 _TABLES = {
     "conversations": streams.tables,
     "join": join.tables,
+    "serve": serve.tables,
     "reuse": reuse.tables,
     "speculation": speculation.tables,
     "overhead": speculation.overhead_tables,
     "odds": odds.tables,
     "index": index.tables,
+}
+_FIGURES = {  # by how their names begin: the kind of record, and what they show
+    "speed": ("speed", "Bars: tokens per second of each engine"),
+    "rows": ("speed", "Curves: cost of passes of k rows"),
+    "serve": ("serve", "Lines: time to the first token over the rate of requests"),
 }
 
 _INTRO = """\
@@ -125,9 +133,11 @@ def figures(machine: str, records: dict[str, Any]) -> dict[str, str]:
     out = {}
     for name, record in records.items():
         kind, model = name.split("/")
+        shown = _NAMES.get(model, model)
+        if kind == "serve" and record["open"]:
+            out[f"{IMAGES}/serve-{model}-{machine}.svg"] = serve.figure(record, f"{shown}: waiting for the first token")
         if kind != "speed":
             continue
-        shown = _NAMES.get(model, model)
         rates = tables.numbers(record, ("decode", "prefill"))
         if rates:
             out[f"{IMAGES}/speed-{model}-{machine}.svg"] = svg.bars(
@@ -156,12 +166,9 @@ def page(machines: dict[str, dict[str, Any]]) -> str:
                     continue
                 out.append(f"#### {heading}\n")
                 for path in drawn:
-                    if kind == "speed" and f"-{model}-{machine}" in path:
-                        alt = (
-                            "Bars: tokens per second of each engine"
-                            if "/speed-" in path
-                            else "Curves: cost of passes of k rows"
-                        )
+                    shape = path.removeprefix(f"{IMAGES}/").partition("-")[0]
+                    if _FIGURES[shape][0] == kind and f"-{model}-{machine}" in path:
+                        alt = _FIGURES[shape][1]
                         out.append(
                             f"![{alt}; the same numbers are in the tables below]({path.removeprefix('docs/')})\n"
                         )
@@ -184,7 +191,7 @@ def write(root: Path = ROOT) -> list[str]:
     """Write them all and remove figures that are no longer generated; returns the paths."""
     files = render(load_all())
     images = root / IMAGES
-    for old in [*images.glob("speed-*.svg"), *images.glob("rows-*.svg")]:
+    for old in [path for shape in _FIGURES for path in images.glob(f"{shape}-*.svg")]:
         if f"{IMAGES}/{old.name}" not in files:
             old.unlink()
     for path, content in files.items():

@@ -1,11 +1,13 @@
-"""Two small charts as SVG text: the same numbers give the same bytes, on any machine."""
+"""Three small charts as SVG text: the same numbers give the same bytes, on any machine."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
 OURS, THEIRS = ("#0b6e4f", "#e9a03b"), ("#c8553d", "#5c6b9c")  # of the file itself, and of the same model in Q4_0
+_SERIES = (OURS[0], "#4338a8", THEIRS[0])
 _FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
 
 
@@ -95,4 +97,40 @@ def curves(title: str, series: dict[str, dict[int, float]], x_name: str, y_name:
         for k, v in values.items():
             cx, cy = at(k, v).split()
             out.append(f'<circle cx="{cx}" cy="{cy}" r="3.2" fill="{colour}"/>')
+    return "\n".join([*out, "</g>", "</svg>"]) + "\n"
+
+
+def lines(title: str, series: dict[str, list[tuple[float, float]]], x_name: str, y_name: str) -> str:
+    """Lines through points; the second axis has powers of ten."""
+    width, height, left, bottom, right, upper = 720, 420, 70, 370, 690, 84
+    points = [p for s in series.values() for p in s]
+    top_x = max(x for x, _ in points)
+    low, top = (f(math.log10(max(y, 1e-3)) for _, y in points) for f in (min, max))
+    low, top = math.floor(low), max(math.ceil(top), math.floor(low) + 1)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        share = (math.log10(max(y, 1e-3)) - low) / (top - low)
+        return left + (right - left) * x / top_x, bottom - (bottom - upper) * share
+
+    ends = "; ".join(f"{k}: " + ", ".join(f"{y:.0f} at {x:g}" for x, y in v) for k, v in series.items())
+    out = _open(width, height, title, f"{y_name} over {x_name}. {ends}.")
+    x = 16
+    for i, label in enumerate(series):
+        out.append(f'<rect x="{x}" y="38" width="12" height="12" fill="{_SERIES[i % len(_SERIES)]}"/>')
+        out.append(f'<text x="{x + 18}" y="48">{escape(label)}</text>')
+        x += 34 + 8 * len(label)
+    for power in range(low, top + 1):
+        y = at(0, 10.0**power)[1]
+        out.append(f'<path d="M{left} {y:.1f}H{right}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 10}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
+    for value in sorted({v for v, _ in points}):
+        out.append(f'<text x="{at(value, 1)[0]:.1f}" y="{bottom + 18}" text-anchor="middle">{value:g}</text>')
+    out.append(f'<text x="{(left + right) / 2:.0f}" y="{height - 12}" text-anchor="middle">{escape(x_name)}</text>')
+    out.append(f'<text x="16" y="{upper - 14}">{escape(y_name)}</text>')
+    for i, values in enumerate(series.values()):
+        colour = _SERIES[i % len(_SERIES)]
+        steps = [at(*v) for v in values]
+        path = "L".join(f"{a:.1f} {b:.1f}" for a, b in steps)
+        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.2" fill="{colour}"/>' for a, b in steps]
     return "\n".join([*out, "</g>", "</svg>"]) + "\n"

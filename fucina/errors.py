@@ -78,6 +78,10 @@ class EmptyInput(FucinaError, ValueError):
     """A pass was asked for with no token at all."""
 
 
+class TooShort(FucinaError, ValueError):
+    """A text has fewer tokens than a measurement needs."""
+
+
 class KvCacheOverflow(FucinaError, ValueError):
     """Rows would be written past a cache's capacity."""
 

@@ -15,6 +15,7 @@ from .processor import LogitProcessor, check_processor, has_mask, members, reset
 from .rng import MASK, CounterRng
 
 FEW = 8  # where at most one token in so many is allowed, these are looked at alone
+BEST = 8  # greedy decoding asks a grammar about so many tokens before it asks for a mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,12 @@ class Sampler:
     def _pick_allowed(self, row: np.ndarray, grammar: Any) -> tuple[int, int]:
         """Choose among the tokens that a processor with a mask allows: what the row with -inf at all others would give.
 
-        A penalty leaves -inf as it is, so the mask may come after the penalties.  The best of all tokens is the best of
-        those allowed, if it is allowed itself: greedy decoding seldom needs a mask.  Few tokens are looked at alone: in
-        the order that decides (logit downwards, equal ones by lowest id) they stand before all that are -inf.
+        A penalty leaves -inf as it is, so the mask may come after the penalties.  The first token that is allowed, from
+        the best one on, is the best of all that are: greedy decoding seldom needs a mask.  Few tokens are looked at
+        alone: in the order that decides (logit downwards, equal ones by lowest id) they stand before all that are -inf.
         """
-        if self.options.greedy:
-            best = int(row.argmax())
-            if math.isfinite(row[best]) and grammar.permits(best):
-                return best, self.rng.position
+        if self.options.greedy and (token := _first_allowed(row, grammar)) is not None:
+            return token, self.rng.position
         from ..kernels.sieve import siever
 
         vocab = len(row)
@@ -223,6 +222,23 @@ class Sampler:
         return drawer()(
             row, highest, o.temperature, o.top_k, o.top_p, o.min_p, u, *(part[:n] for part in self._scratch)
         )
+
+
+def _first_allowed(row: np.ndarray, grammar: Any) -> int | None:
+    """Return the best token of a row if it is allowed, else the next best; None if none of the BEST best is."""
+    best = int(row.argmax())
+    if not math.isfinite(row[best]):  # a fault, which `_pick` names if it is allowed
+        return None
+    if grammar.permits(best):
+        return best
+    from ..kernels.top_k import top_ids
+
+    for token in top_ids(row[None], BEST)[0, 1:].tolist():  # -1 after the end of a small vocabulary
+        if token < 0 or row[token] == -np.inf:
+            return None
+        if grammar.permits(token):
+            return int(token)
+    return None
 
 
 def _checked(mask: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ from .gate import Rules
 from .http import HungUp, Sender, answer, logged, read_body
 from .messages import Messages, count_tokens
 from .metrics import KIND, Metrics
+from .page import page, page_headers
 from .problems import Problem, anthropic_shape, openai_shape
 from .responses import Responses
 from .service import Service
@@ -128,6 +129,10 @@ class App:
             return
         if method == "GET" and path == "/health":
             await sender.json(*small.health(self.service, self.worker))
+            return
+        if method == "GET" and path == "/":
+            await sender.start(200, page_headers())
+            await sender.body(page(), last=True)
             return
         tenant = self.rules.tenant(request.headers.get("authorization"), request.headers.get("x-api-key"))
         if method == "GET" and path in self._gets:

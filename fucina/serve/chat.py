@@ -219,9 +219,14 @@ def usage_of(ends: Sequence[End], prompts: int = 1) -> dict[str, Any]:
     firsts = ends[:: max(len(ends) // prompts, 1)]
     prompt = sum(end.done.prompt_tokens for end in firsts)
     completion = sum(end.done.completion_tokens for end in ends)
+    accepted = sum(end.done.accepted for end in ends)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(end.done.cached_tokens for end in firsts)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": sum(end.done.drafted for end in ends) - accepted,
+        },
     }

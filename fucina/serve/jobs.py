@@ -76,6 +76,7 @@ class Done:
     cached_tokens : of the prompt; their rows were there already.
     stop_index : which stop text fired, or None.
     complete : with a grammar, whether the text is a whole sentence of it.
+    drafted, accepted : tokens that were drafted and verified, and those of them that were right.
     """
 
     finish: Literal["stop", "length"]
@@ -84,6 +85,8 @@ class Done:
     cached_tokens: int
     stop_index: int | None = None
     complete: bool | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ..engine.text import StreamText
 from ..generation import finish_reason, is_complete
 from ..sampling import BiasTokens, Sampler, compose
 from ..speculative import make_drafter
+from ..speculative.factory import stats_of
 from .jobs import Cancelled, Done, Failed, Job, TextDelta, TokenLogprob
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class Running:
         complete = None
         if request.grammar is not None and self._constraint is not None:
             complete = is_complete(request.grammar, self._constraint, stream, text)
+        drafts = stats_of(stream.drafter)
         return Done(
             "length" if finish_reason(stream, text) == "length" else "stop",
             stream.prompt_end,
@@ -139,6 +141,8 @@ class Running:
             stream.reused,
             None if text.fired is None else text.stops.index(text.fired),
             complete,
+            0 if drafts is None else drafts.drafted,
+            0 if drafts is None else drafts.accepted,
         )
 
     # --- on the way ---------------------------------------------------------------------------------------------------

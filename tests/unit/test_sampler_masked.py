@@ -129,12 +129,12 @@ def test_the_kernel_is_its_definition(vocab, words, seed, share, whole, in_place
         assert in_place or (given_row == row).all()
 
 
-def test_greedy_asks_for_a_mask_only_where_the_best_token_is_refused():
+def test_greedy_asks_for_a_mask_only_where_the_best_tokens_are_refused():
     row = np.arange(100, dtype=np.float32)
-    for ids, expected, masks in (([3, 99], 99, 0), ([3, 98], 98, 1), (range(99), 98, 1), (range(100), 99, 0)):
+    for ids, expected, masks in (([3, 99], 99, 0), ([3, 98], 98, 0), ([92, 93], 93, 0), ([3, 91], 91, 1), ([0], 0, 1)):
         processor = Masked(ids)
         assert Sampler(processor=processor).next(row) == expected
-        assert processor.asked == [99] and processor.masks == masks
+        assert processor.asked == list(range(99, max(expected, 92) - 1, -1)) and processor.masks == masks
     processor = Masked(range(100))
     Sampler(SamplerOptions(temperature=1.0), processor).next(row)
     assert processor.asked == [] and processor.masks == 1

@@ -134,6 +134,7 @@ def test_a_reply(app):
         "completion_tokens": len(tokens),
         "total_tokens": prompt + len(tokens),
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
     again = chat(app, temperature=0).json()
     assert again["choices"] == body["choices"] and again["id"] != body["id"]
@@ -452,7 +453,7 @@ def test_what_the_server_says_of_itself(app):
 
 def test_unknown_paths_and_methods_are_404(app):
     for method, path in (
-        ("GET", CHAT), ("PUT", CHAT), ("DELETE", "/v1/models"), ("POST", "/v1/models"), ("GET", "/"), ("GET", "/v1/chat"), ("HEAD", "/nothing"),
+        ("GET", CHAT), ("PUT", CHAT), ("DELETE", "/v1/models"), ("POST", "/v1/models"), ("GET", "/v1/chat"), ("HEAD", "/nothing"),
         ("POST", "/v1/chat/completions/"), ("POST", "/health"),
     ):  # fmt: skip
         response = ask(app, method, path, {} if method in ("POST", "PUT") else None)
