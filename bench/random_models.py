@@ -162,7 +162,7 @@ def blocks(rng: np.random.Generator, fmt: str, rows: int, cols: int) -> np.ndarr
 def tensor(rng: np.random.Generator, name: str, shape: Sequence[int]) -> tuple[np.ndarray, GgmlType]:
     """A tensor in the format that it has in a Q4_K_M file."""
     if name.endswith("ssm_a"):
-        return -np.geomspace(0.05, 4, *shape).astype(np.float32), GgmlType.F32
+        return -np.geomspace(0.05, 4, shape[0]).astype(np.float32), GgmlType.F32
     if len(shape) == 1 or any(part in name for part in SMALL):
         values = 1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else rng.standard_normal(shape) / 32
         return values.astype(np.float32), GgmlType.F32
