@@ -70,6 +70,8 @@ def test_routers(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 100)))
     w, x = (rng.standard_normal((rows, 6)).astype(np.float32) for rows in (n, 7))
     w[n - 1] = w[0]  # a tie
+    if data.draw(st.booleans()):
+        w[:, 0], x[:, 0] = -1, 20  # odds of a sigmoid that add up to less than the least divisor
     bias, scales = (rng.standard_normal(n).astype(np.float32) if data.draw(st.booleans()) else None for _ in range(2))
     raw = np.ascontiguousarray(w).view(np.uint8)
     extra = {k: None if v is None else Array(v) for k, v in (("bias", bias), ("scales", scales))}

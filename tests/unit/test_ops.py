@@ -138,7 +138,7 @@ def routed(scores, spec, bias, scales):
     two = [sum(sorted(merit[g * size : (g + 1) * size])[-2:]) for g in range(spec.groups)]
     used = sorted(range(spec.groups), key=lambda g: -two[g])[: spec.groups_used]
     chosen = sorted((i for i in range(n) if i // size in used), key=lambda i: -merit[i])[: spec.top_k]
-    share = sum(odds[i] for i in chosen) if spec.normalise else 1
+    share = max(sum(odds[i] for i in chosen), 2**-14) if spec.normalise else 1
     return chosen, [odds[i] / share * spec.scale * scales[i] for i in chosen]
 
 
@@ -158,6 +158,7 @@ def test_routers(spec):
     rng = np.random.default_rng(4)
     scores, bias, scales = (rng.standard_normal(n).astype(np.float32) for n in ((30, 12), 12, 12))
     scores, bias, scales = 2 * scores, 0.3 * bias, 1 + 0.2 * scales
+    scores[20:] -= 15  # odds of a sigmoid that add up to less than the least divisor
     experts, weights = functions.choose(scores, spec, bias, scales)
     for row, ids, shares in zip(scores, experts, weights, strict=True):
         chosen, expected = routed(row.tolist(), spec, bias.tolist(), scales.tolist())
