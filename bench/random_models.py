@@ -58,6 +58,65 @@ SHAPES: dict[str, dict[str, Any]] = {
         "expert_used_count": 4,
         "expert_feed_forward_length": 768,
     },
+    "qwen35": {  # as Qwen3.5 0.8B
+        "block_count": 12,
+        "embedding_length": 1024,
+        "feed_forward_length": 3584,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 256,
+        "attention.value_length": 256,
+        "rope.dimension_count": 64,
+        "rope.dimension_sections": np.array([11, 11, 10, 0], np.int32),
+        "rope.freq_base": 10_000_000.0,
+        "full_attention_interval": 4,
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": 128,
+        "ssm.group_count": 16,
+        "ssm.time_step_rank": 16,
+        "ssm.inner_size": 2048,
+    },
+    "qwen35moe": {  # as Qwen3.5 35B-A3B
+        "block_count": 4,
+        "embedding_length": 2048,
+        "attention.head_count": 16,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 256,
+        "attention.value_length": 256,
+        "rope.dimension_count": 64,
+        "rope.dimension_sections": np.array([11, 11, 10, 0], np.int32),
+        "rope.freq_base": 10_000_000.0,
+        "full_attention_interval": 4,
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": 128,
+        "ssm.group_count": 16,
+        "ssm.time_step_rank": 32,
+        "ssm.inner_size": 4096,
+        "expert_count": 32,
+        "expert_used_count": 4,
+        "expert_feed_forward_length": 512,
+        "expert_shared_feed_forward_length": 512,
+    },
+    "gemma4": {  # as Gemma 4 E2B
+        "block_count": 10,
+        "embedding_length": 1536,
+        "feed_forward_length": 6144,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 1,
+        "attention.key_length": 512,
+        "attention.value_length": 512,
+        "attention.key_length_swa": 256,
+        "attention.value_length_swa": 256,
+        "attention.sliding_window": 512,
+        "attention.sliding_window_pattern": np.array([True, True, True, True, False] * 2),
+        "attention.shared_kv_layers": 5,
+        "embedding_length_per_layer_input": 256,
+        "rope.dimension_count": 512,
+        "rope.dimension_count_swa": 256,
+        "rope.freq_base": 1_000_000.0,
+        "rope.freq_base_swa": 10_000.0,
+        "final_logit_softcapping": 30.0,
+    },
     "deepseek2": {  # as DeepSeek-V2-Lite, with a bottleneck of queries as its larger sisters have
         "block_count": 6,
         "embedding_length": 2048,
@@ -81,6 +140,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 COMMON = {"context_length": 2048, "attention.layer_norm_rms_epsilon": 1e-6}
+SMALL = ("gate_inp", "ssm_conv1d", "ssm_alpha", "ssm_beta")  # matrices that stay in float32
 BLOCK = {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q6_K": (256, 210)}  # columns, bytes
 
 
@@ -101,7 +161,9 @@ def blocks(rng: np.random.Generator, fmt: str, rows: int, cols: int) -> np.ndarr
 
 def tensor(rng: np.random.Generator, name: str, shape: Sequence[int]) -> tuple[np.ndarray, GgmlType]:
     """A tensor in the format that it has in a Q4_K_M file."""
-    if len(shape) == 1 or "gate_inp" in name:
+    if name.endswith("ssm_a"):
+        return -np.geomspace(0.05, 4, shape[0]).astype(np.float32), GgmlType.F32
+    if len(shape) == 1 or any(part in name for part in SMALL):
         values = 1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else rng.standard_normal(shape) / 32
         return values.astype(np.float32), GgmlType.F32
     *stack, rows, cols = shape
@@ -119,7 +181,10 @@ class _NoFile:
         return VOCAB
 
     def has(self, name: str) -> bool:
-        return False
+        return name.endswith(("attn_v.weight", "layer_output_scale.weight"))
+
+    def skip(self, prefix: str) -> None:
+        pass
 
 
 def write(family: str, path: Path) -> None:
@@ -128,15 +193,19 @@ def write(family: str, path: Path) -> None:
     metadata: dict[str, Any] = {"general.architecture": family, **keys}
     config = FAMILIES[family].config.read(Keys(Metadata.from_dict(metadata), family), _NoFile())  # type: ignore[arg-type]
     rng, tensors = np.random.default_rng(0), {}
-    tables = {f"blk.{i}.": cls for i, cls in enumerate(FAMILIES[family].layers(config))} | {
-        "": FAMILIES[family].weights
-    }
-    for prefix, cls in tables.items():
+    tables = {f"blk.{i}.": (cls, config.layer(i)) for i, cls in enumerate(FAMILIES[family].layers(config))}
+    for prefix, (cls, sizes) in (tables | {"": (FAMILIES[family].weights, config)}).items():
         for f in fields(cls):
-            if "tensor" in f.metadata:
-                shape = [n if isinstance(n, int) else getattr(config, n) for n in f.metadata["shape"]]
+            if "tensor" in f.metadata and (not f.metadata["when"] or getattr(sizes, f.metadata["when"])):
+                shape = [n if isinstance(n, int) else getattr(sizes, n) for n in f.metadata["shape"]]
                 name = prefix + f.metadata["tensor"]
                 tensors[name] = tensor(rng, name, shape)
+    if family == "gemma4":  # a quarter of the pairs of global heads are turned
+        pairs = config.rope.dims // 2
+        tensors["rope_freqs.weight"] = (
+            np.where(np.arange(pairs) < pairs // 4, 1, 1e30).astype(np.float32),
+            GgmlType.F32,
+        )
     write_gguf(path, metadata | vocabulary(family), tensors)
 
 

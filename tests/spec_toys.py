@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class ToyState:
 
     def __init__(self, capacity, recurrent=False):
         self.capacity, self.len, self.recurrent = capacity, 0, recurrent
+        self.layout = SimpleNamespace(recurrent=recurrent)
         self.rows = [None] * capacity
         self.begun = 0
         self.owner = None

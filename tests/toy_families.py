@@ -92,13 +92,13 @@ def toy_path(kind: str, fmt: str = "f32") -> Path:
 def _tensors(module: Any, config: Any, fmt: str, rare: list[int]) -> dict[str, tuple[np.ndarray, GgmlType]]:
     """Random weights, the same each time, such that a greedy text wanders and is mostly printable (not `rare`)."""
     rng, found = np.random.default_rng(SEEDS.get(module.FAMILY.architecture, 1)), {}
-    tables = {f"blk.{i}.": cls for i, cls in enumerate(module.FAMILY.layers(config))} | {"": module.FAMILY.weights}
-    for prefix, cls in tables.items():
+    tables = {f"blk.{i}.": (cls, config.layer(i)) for i, cls in enumerate(module.FAMILY.layers(config))}
+    for prefix, (cls, sizes) in (tables | {"": (module.FAMILY.weights, config)}).items():
         for f in fields(cls):
-            if "tensor" not in f.metadata:
+            if "tensor" not in f.metadata or (f.metadata["when"] and not getattr(sizes, f.metadata["when"])):
                 continue
             name = prefix + f.metadata["tensor"]
-            shape = [n if isinstance(n, int) else getattr(config, n) for n in f.metadata["shape"]]
+            shape = [n if isinstance(n, int) else getattr(sizes, n) for n in f.metadata["shape"]]
             values = rng.standard_normal(shape)
             values = 1 + 0.2 * values if len(shape) == 1 else values * 1.5 / np.sqrt(shape[-1])
             found[name] = getattr(module, "initial", lambda name, values: values)(name, values)
@@ -142,6 +142,9 @@ class _NoFile:
 
     def has(self, name: str) -> bool:
         return name in self._names
+
+    def skip(self, prefix: str) -> None:
+        pass
 
 
 @cache

@@ -7,6 +7,8 @@ import math
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from ..errors import GgufError, ModelError, UnsupportedTokenizerFormat
 from . import common, text
 
@@ -64,9 +66,11 @@ def describe(file: Any) -> dict[str, Any]:
         "licence": meta.str("general.license", default=None),
         "architecture": architecture,
         "sizes": {
-            key.split(".", 1)[1]: meta[key]
+            key.split(".", 1)[1]: meta[key].tolist() if isinstance(meta[key], np.ndarray) else meta[key]
             for key in meta
-            if architecture and key.startswith(f"{architecture}.") and isinstance(meta[key], (int, float, str))
+            if architecture
+            and key.startswith(f"{architecture}.")
+            and isinstance(meta[key], (int, float, str, np.ndarray))
         },
         "parameters": sum(row["parameters"] for row in by_type.values()),
         "tensor_types": dict(by_type),
@@ -81,10 +85,13 @@ def describe(file: Any) -> dict[str, Any]:
             area.width * area.stride(family.config.context_length, MAX_ROWS) for area in areas if area.kind == "ring"
         )
         document |= {"runs_here": True, "why_not": None}
+        recurrent = 4 * sum(area.width for area in areas if area.kind == "recurrent")
         document |= {"cache_bytes_per_position": 2 * growing, "cache_bytes_of_windows": 2 * fixed}
+        document |= {"cache_bytes_of_recurrent_parts": recurrent}
     except (ModelError, GgufError) as error:
         document |= {"runs_here": False, "why_not": str(error)}
         document |= {"cache_bytes_per_position": None, "cache_bytes_of_windows": None}
+        document |= {"cache_bytes_of_recurrent_parts": None}
     return document
 
 
@@ -120,6 +127,8 @@ def _readable(d: dict[str, Any]) -> str:
     if d["runs_here"]:
         windows = d["cache_bytes_of_windows"]
         more = f", and at most {windows:,} bytes of windows" if windows else ""
+        if recurrent := d["cache_bytes_of_recurrent_parts"]:
+            more += f", and {recurrent:,} bytes of recurrent parts in each of three banks"
         lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16)"))
     lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
     lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
@@ -137,6 +146,8 @@ def _readable(d: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(int(v) if isinstance(v, bool) else v) for v in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -68,6 +68,7 @@ class Verified:
     sampled : rows that were sampled: those of the committed tokens, and that of a stop token.
     rows : float32 [1 + len(draft), vocab], logits after the newest token and after each drafted one.
     stats : of the pass.
+    redone : rows of tokens that an earlier pass had accepted and could not keep, computed again.
     of_prompt : the row is the last one of a prompt: prefill computes it anyway, so it is no step of decoding.
     whole : False if an exception broke off the sampling.
     """
@@ -77,6 +78,7 @@ class Verified:
     sampled: int
     rows: np.ndarray
     stats: PassStats
+    redone: int = 0
     of_prompt: bool = False
     whole: bool = True
 

@@ -184,7 +184,9 @@ class Scheduler:
         finally:
             if stream.drafter is not None:
                 new = stream.tokens[before:]
-                verified = Verified(draft, new, sampled if whole else len(new), logits, stats, of_prompt, whole)
+                redone = 0 if of_prompt else work.rows - 1
+                sampled = sampled if whole else len(new)
+                verified = Verified(draft, new, sampled, logits, stats, redone, of_prompt, whole)
                 try:
                     stream.drafter.learn(stream, verified)
                 except Exception as error:

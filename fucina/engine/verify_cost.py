@@ -81,8 +81,9 @@ class VerifyCost:
         timed = timed and not stats.prefill
         plain = not stats.prefill and stats.rows == stats.streams > 0
         after, self._after = self._after, stats.streams if plain else None
-        if stats.drafted:
-            seconds = stats.seconds if timed else None
+        if stats.rows > stats.streams:
+            # rows that are computed again want no logits: they are a little cheaper than those of drafts
+            seconds = stats.seconds if timed and stats.drafted else None
             return self.verify(stats.rows, stats.context, stats.streams, seconds)
         if timed and plain:
             seconds, known = stats.seconds, self._plain.get((stats.streams, int(stats.context) // CONTEXTS))

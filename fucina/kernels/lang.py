@@ -224,6 +224,7 @@ class Emitter:
 
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+ATANH = tuple(1 / n for n in range(17, 0, -2))  # atanh(s) / s = 1 + s²/3 + s⁴/5 + … , the highest power first
 
 
 def _never_unroll(module: ir.Module) -> ir.MDValue:

@@ -13,7 +13,7 @@ import numpy as np
 from ..cache.parts import CHUNK
 from ..gguf import dequantize
 from .formats import FORMATS
-from .lang import EXP, LOWEST
+from .lang import ATANH, EXP, LOWEST
 from .reference_weights import ZERO, half, integers, split_scales
 
 F = np.float32
@@ -187,6 +187,20 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return F(1) / (exp(-x) + F(1))
 
 
+def softplus(x: np.ndarray) -> np.ndarray:
+    u = exp(-np.abs(x))
+    s = u / (u + F(2))
+    square, series = s * s, np.full_like(x, ATANH[0])
+    for c in ATANH[1:]:
+        series = fma(series, square, F(c))
+    return fma(s + s, series, np.maximum(x, F(0)))
+
+
+def softcap(x: np.ndarray, cap: float) -> np.ndarray:
+    e = exp(x * (F(2) / F(cap)))
+    return (e - F(1)) / (e + F(1)) * F(cap)
+
+
 def swiglu(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / (exp(-x) + F(1)) * y
 
@@ -231,6 +245,14 @@ def attention(
 
 
 # --- recurrence ------------------------------------------------------------------------------------------------
+
+
+def conv(window: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """One row: its latest inputs [taps, n], kernel [n, taps] -> [n]."""
+    total = np.zeros(window.shape[1], F)
+    for x, w in zip(window, kernel.T, strict=True):
+        total = fma(w, x, total)
+    return total
 
 
 def delta_rule(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import record as R
-from .lang import F8, F32, I64, Emitter, Value, vec
+from .lang import ATANH, F8, F32, I64, Emitter, Value, vec
 from .registry import kernel
 
 
@@ -26,14 +26,23 @@ def copy(k: Emitter, source: Value, to: Value, n: Value) -> None:
     each(k, k.i64(0), n, lambda at, lanes: k.store(k.load(F8, source + at, lanes), to + at, lanes))
 
 
-def columns(k: Emitter, inputs: list[tuple[Value, Value]], f: Callable[..., Value]) -> None:
-    """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step."""
+def columns(
+    k: Emitter,
+    inputs: list[tuple[Value, Value]],
+    f: Callable[..., Value],
+    factor: tuple[Value, Value] | None = None,
+) -> None:
+    """out = f(inputs …) over this unit range's columns of every row; an input is its address and its step.
+
+    `factor`: one number of each row, the last argument of f.
+    """
     out, cols, unit = k.p.out, k.p.cols, k.word(k.rec, R.UNIT)
     lo, hi = k.min(k.u0 * unit, cols), k.min(k.u1 * unit, cols)
     some = vec(F32, 8 * k.isa.wide)
     with k.range(0, k.rows()) as r:
         starts, to = [x + r * step * 4 for x, step in inputs], out + r * cols * 4
-        one = lambda at, n: k.store(f(*(k.load(some, x + at, n) for x in starts)), to + at, n)
+        more = [] if factor is None else [k.load(F32, factor[0] + r * factor[1] * 4)]
+        one = lambda at, n: k.store(f(*(k.load(some, x + at, n) for x in starts), *more), to + at, n)
         each(k, lo, hi, one, some.count)
 
 
@@ -55,6 +64,12 @@ def add(k: Emitter) -> None:
 def mul(k: Emitter) -> None:
     """out = x · y"""
     two_inputs(k, lambda x, y: x * y)
+
+
+@kernel("mul_rows", **TWO)
+def mul_rows(k: Emitter) -> None:
+    """out = x · y, y one number per row"""
+    columns(k, [(k.p.x, k.p.x_step)], lambda x, y: x * k.splat(y, x.type.count), (k.p.y, k.p.y_step))
 
 
 def over_logistic(k: Emitter, x: Value, z: Value) -> Value:
@@ -79,6 +94,34 @@ def geglu(k: Emitter) -> None:
 def sigmoid(k: Emitter) -> None:
     """out = 1 / (1 + e^-x)"""
     columns(k, [(k.p.x, k.p.x_step)], lambda x: over_logistic(k, k.const(x.type, 1.0), x))
+
+
+@kernel("softplus", rule="columns", params="x x_step out cols")
+def softplus(k: Emitter) -> None:
+    """out = log(1 + e^x) = max(x, 0) + 2·atanh(u / (u + 2)), u = e^-|x|: the argument is at most 1/3, and a short series
+    has every bit of it."""
+
+    def f(x: Value) -> Value:
+        u = k.exp(k.min(x, x * -1.0))
+        s = u / (u + 2.0)
+        square, series = s * s, k.const(x.type, ATANH[0])
+        for c in ATANH[1:]:
+            series = k.fma(series, square, k.const(x.type, c))
+        return k.fma(s + s, series, k.max(x, 0.0))
+
+    columns(k, [(k.p.x, k.p.x_step)], f)
+
+
+@kernel("softcap", rule="columns", params="x x_step out cols cap:f32")
+def softcap(k: Emitter) -> None:
+    """out = cap · tanh(x / cap), tanh(y) = (e^2y - 1) / (e^2y + 1)"""
+    twice = k.const(F32, 2.0) / k.p.cap
+
+    def f(x: Value) -> Value:
+        e = k.exp(x * k.splat(twice, x.type.count))
+        return (e + -1.0) / (e + 1.0) * k.splat(k.p.cap, x.type.count)
+
+    columns(k, [(k.p.x, k.p.x_step)], f)
 
 
 @kernel("rms_norm", rule="rows", params="x x_step x_head out w n heads eps:f32")

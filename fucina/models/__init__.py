@@ -8,10 +8,10 @@ from __future__ import annotations
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
 from ..ops.vocabulary import LoadedFamily
-from . import deepseek2, gemma3, llama, qwen3, qwen3moe
+from . import deepseek2, gemma3, gemma4, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from .family import Family
 
-_MODULES = (llama, gemma3, qwen3, qwen3moe, deepseek2)
+_MODULES = (llama, gemma3, gemma4, qwen3, qwen3moe, qwen35, qwen35moe, deepseek2)
 FAMILIES: dict[str, Family] = {module.FAMILY.architecture: module.FAMILY for module in _MODULES}
 
 

@@ -52,6 +52,10 @@ class Config:
         """Width of all key heads together."""
         return self.kv_heads * self.head_dim
 
+    def layer(self, i: int) -> Any:
+        """Whose attributes are the shapes of the tensors of layer i: a family whose layers differ has sizes for each."""
+        return self
+
     @classmethod
     def read(cls, keys: Keys, find: WeightFinder) -> Any:
         """The config of a file.  A family extends this where it has more sizes or another RoPE."""
@@ -98,7 +102,7 @@ class Family:
         _check_vocabulary(file, config)
         keys.check_all_known()
         tables = enumerate(self.layers(config))
-        layers = tuple(read_table(table, find, config, f"blk.{i}.") for i, table in tables)
+        layers = tuple(read_table(table, find, config.layer(i), f"blk.{i}.") for i, table in tables)
         weights = read_table(self.weights, find, config, layers=layers)
         find.check_all_used()
         return LoadedFamily(self.architecture, config, weights, self.forward, tuple(self.parts(config)))
@@ -117,10 +121,26 @@ def head_dim(keys: Keys) -> int:
     return n
 
 
-def common_sizes(keys: Keys, find: WeightFinder, width: int | None = None) -> dict[str, Any]:
+def model_sizes(keys: Keys, find: WeightFinder) -> dict[str, Any]:
+    """The fields of `Config` that say nothing about heads and feed-forward."""
+    vocab_size = find.rows("token_embd.weight")
+    keys.count("vocab_size", 1, vocab_size, default=vocab_size)
+    return {
+        "n_layers": keys.count("block_count", 1, MAX_LAYERS),
+        "dim": keys.count("embedding_length", 1, WIDTH),
+        "vocab_size": vocab_size,
+        "context_length": keys.count("context_length", 1, MAX_CONTEXT),
+        "eps": keys.number("attention.layer_norm_rms_epsilon", 1e-30, 1.0),
+    }
+
+
+def common_sizes(
+    keys: Keys, find: WeightFinder, width: int | None = None, ffn: str = "feed_forward_length"
+) -> dict[str, Any]:
     """The fields of `Config` but `rope`, of an attention family with heads of one width.
 
     width : of a head, where attention.key_length and attention.value_length say something else.
+    ffn : the key of ffn_dim.
     """
     arch, n = keys.architecture, head_dim(keys) if width is None else width
     heads = keys.count("attention.head_count", 1, WIDTH)
@@ -129,19 +149,8 @@ def common_sizes(keys: Keys, find: WeightFinder, width: int | None = None) -> di
         raise ModelError(f"{arch}: {heads} query heads cannot share {kv_heads} key heads evenly")
     if width is None:
         keys.count("attention.value_length", n, n, default=n)
-    vocab_size = find.rows("token_embd.weight")
-    keys.count("vocab_size", 1, vocab_size, default=vocab_size)
-    return {
-        "n_layers": keys.count("block_count", 1, MAX_LAYERS),
-        "dim": keys.count("embedding_length", 1, WIDTH),
-        "ffn_dim": keys.count("feed_forward_length", 1, WIDTH),
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": n,
-        "vocab_size": vocab_size,
-        "context_length": keys.count("context_length", 1, MAX_CONTEXT),
-        "eps": keys.number("attention.layer_norm_rms_epsilon", 1e-30, 1.0),
-    }
+    sizes = model_sizes(keys, find)
+    return sizes | {"ffn_dim": keys.count(ffn, 1, WIDTH), "heads": heads, "kv_heads": kv_heads, "head_dim": n}
 
 
 def read_rope(keys: Keys, width: int, pairing: str, *, yarn: bool = False) -> RopeSpec:

@@ -97,6 +97,25 @@ class Keys:
             raise ModelError(f"{name} holds {len(value)} values, expected {n}, one per layer")
         return value.tolist()
 
+    def counts(self, key: str, n: int, low: int, high: int, default: Any = REQUIRED) -> list[int]:
+        """An integer in [low, high] per layer; a single one is that of all n layers."""
+        if not isinstance(self._metadata.get(self._name(key)), np.ndarray):
+            return [self.count(key, low, high, default)] * n
+        values = self.integers(key, low, high)
+        if len(values) != n:
+            raise ModelError(f"{self._name(key)} holds {len(values)} values, expected {n}, one per layer")
+        return values
+
+    def integers(self, key: str, low: int, high: int, default: Any = ()) -> list[int]:
+        """A list of integers in [low, high] each."""
+        name = self._name(key)
+        if self._metadata.get(name) is None:
+            return list(default)
+        values = self._metadata.ints(name).tolist()
+        if wrong := [v for v in values if not low <= v <= high]:
+            raise ModelError(f"{name} is {wrong[0]} in one place, expected {low} to {high}")
+        return values
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean."""
         return self._metadata.bool(self._name(key), default=default)

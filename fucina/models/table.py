@@ -18,15 +18,16 @@ from ..gguf.weights import Weight, WeightFinder
 C = TypeVar("C")
 
 
-def tensor(name: str, *shape: str | int, suffix: str = ".weight", otherwise: str | None = None) -> Any:
+def tensor(name: str, *shape: str | int, suffix: str = ".weight", otherwise: str = "", when: str = "") -> Any:
     """A field of a table.
 
     name : of the tensor in the file, without its prefix (`blk.3.`) and its suffix.
     shape : numbers, or names of the config's attributes.
     suffix : what its name ends with.
     otherwise : the field of this table that is used where the file has no such tensor.
+    when : the config's attribute that says whether there is such a tensor; where there is not, the field is None.
     """
-    return field(metadata={"tensor": name + suffix, "shape": shape, "otherwise": otherwise})
+    return field(metadata={"tensor": name + suffix, "shape": shape, "otherwise": otherwise, "when": when})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(tensor, field))
@@ -48,12 +49,15 @@ def read_table(cls: type, find: WeightFinder, config: Any, prefix: str = "", **g
     ------
     ModelError : a tensor is missing or has another shape.
     """
-    found: dict[str, Weight] = {}
+    found: dict[str, Weight | None] = {}
     for f in fields(cls):
         if f.name in given:
             continue
-        name, otherwise = prefix + f.metadata["tensor"], f.metadata["otherwise"]
-        if otherwise is not None and not find.has(name):
+        name, otherwise, when = prefix + f.metadata["tensor"], f.metadata["otherwise"], f.metadata["when"]
+        if when and not getattr(config, when):
+            found[f.name] = None
+            continue
+        if otherwise and not find.has(name):
             found[f.name] = found[otherwise]
             continue
         shape = (n if isinstance(n, int) else getattr(config, n) for n in f.metadata["shape"])

@@ -39,6 +39,16 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
         return np.float32(1) / (1 + np.exp(-x))
 
 
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)), written so that nothing overflows and small results are exact."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def softcap(x: np.ndarray, cap: float) -> np.ndarray:
+    """cap · tanh(x / cap)."""
+    return np.float32(cap) * np.tanh(x / np.float32(cap))
+
+
 def silu(x: np.ndarray) -> np.ndarray:
     """x · sigmoid(x)."""
     with np.errstate(over="ignore"):  # exp(-x) may reach inf, and x / inf is the right 0
@@ -89,6 +99,11 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.n
     grouped = q.reshape(kv_heads, -1, q.shape[-1])  # [kv_heads, heads / kv_heads, k_dim]
     scores = grouped @ k.transpose(0, 2, 1) * np.float32(scale)  # [kv_heads, group, n]
     return (softmax(scores) @ v).reshape(len(q), -1)
+
+
+def conv(window: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """One row of a causal convolution: window [taps, n], its own input last; kernel [n, taps] -> [n]."""
+    return (window * kernel.T).sum(axis=0)
 
 
 def delta_rule(
@@ -158,8 +173,11 @@ class Functions:
     rope: Callable[..., np.ndarray] = rope
     attend: Callable[..., np.ndarray] = attend
     sigmoid: Callable[[np.ndarray], np.ndarray] = sigmoid
+    softplus: Callable[[np.ndarray], np.ndarray] = softplus
+    softcap: Callable[[np.ndarray, float], np.ndarray] = softcap
     swiglu: Callable[[np.ndarray, np.ndarray], np.ndarray] = swiglu
     geglu: Callable[[np.ndarray, np.ndarray], np.ndarray] = geglu
+    conv: Callable[[np.ndarray, np.ndarray], np.ndarray] = conv
     delta_rule: Callable[..., tuple[np.ndarray, np.ndarray]] = delta_rule
     choose: Callable[..., tuple[np.ndarray, np.ndarray]] = choose
     weighted_sum: Callable[[np.ndarray, np.ndarray], np.ndarray] = weighted_sum

@@ -124,8 +124,20 @@ class Naive:
     def mul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x * y
 
+    def scale(self, x: np.ndarray, w: Matrix | float) -> np.ndarray:
+        return x * (np.float32(w) if isinstance(w, (int, float)) else self.float32(w))
+
+    def bias(self, x: np.ndarray, w: Matrix) -> np.ndarray:
+        return x + self.float32(w)
+
     def sigmoid(self, x: np.ndarray) -> np.ndarray:
         return self._functions.sigmoid(x)
+
+    def softplus(self, x: np.ndarray) -> np.ndarray:
+        return self._functions.softplus(x)
+
+    def softcap(self, x: np.ndarray, cap: float) -> np.ndarray:
+        return self._functions.softcap(x, cap)
 
     def swiglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         return (self._overrides.get("swiglu") or self._functions.swiglu)(gate, up)
@@ -133,11 +145,12 @@ class Naive:
     def geglu(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         return (self._overrides.get("geglu") or self._functions.geglu)(gate, up)
 
-    def rms_norm(self, x: np.ndarray, w: Matrix, eps: float, heads: int = 1) -> np.ndarray:
+    def rms_norm(self, x: np.ndarray, w: Matrix | None, eps: float, heads: int = 1) -> np.ndarray:
+        weight = np.ones(x.shape[1] // heads, np.float32) if w is None else self.float32(w)
         if mine := self._overrides.get("rms_norm"):
-            return OVERRIDES["rms_norm"].rows(mine, self._batch, x, self.float32(w), eps, heads)
+            return OVERRIDES["rms_norm"].rows(mine, self._batch, x, weight, eps, heads)
         by_head = x.reshape(len(x), heads, x.shape[1] // heads)  # [m, heads, n / heads]
-        return self._functions.rms_norm(by_head, self.float32(w), eps).reshape(x.shape)
+        return self._functions.rms_norm(by_head, weight, eps).reshape(x.shape)
 
     def rope(self, x: np.ndarray, heads: int, spec: RopeSpec) -> np.ndarray:
         if mine := self._overrides.get("rope"):
@@ -179,17 +192,33 @@ class Naive:
     def delta_rule(
         self, slot: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray, heads: int
     ) -> np.ndarray:
-        q, k, v = (t.reshape(len(t), heads, -1) for t in (q, k, v))
-        matrices: dict[int, np.ndarray] = {}  # by stream, after its last row so far
-        out = np.empty(v.shape, np.float32)
+        k_dim, v = self._family.parts[slot].shape[1], v.reshape(len(v), heads, -1)  # type: ignore[union-attr]
+        turns = heads * k_dim // q.shape[1]  # heads that share a key
+        q, k = (np.tile(t.reshape(len(t), -1, k_dim), (1, turns, 1)) for t in (q, k))
+        rule = self._functions.delta_rule
+        return self._recur(slot, lambda s, i: rule(s, q[i], k[i], v[i], decay[i], beta[i]))
+
+    def conv(self, slot: int, x: np.ndarray, w: Matrix) -> np.ndarray:
+        kernel = self.float32(w)  # [n, taps]
+
+        def one(latest: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
+            window = np.concatenate([latest, x[i : i + 1]])  # [taps, n]
+            return window[1:], self._functions.conv(window, kernel)
+
+        return self._recur(slot, one)
+
+    def _recur(self, slot: int, one: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """The rows of each stream in order: one(array of its slot before row i, i) -> the array after it, its output."""
+        arrays: dict[int, np.ndarray] = {}  # by stream, after its last row so far
+        out = []
         for i, state, _ in self._rows():
             stream = int(self._batch.stream[i])
-            before = matrices[stream] if stream in matrices else state.recurrent(slot)[0]
-            matrices[stream], out[i] = self._functions.delta_rule(before, q[i], k[i], v[i], decay[i], beta[i])
-        for stream, s in matrices.items():
-            state = self._batch.states[stream]
-            state.recurrent(slot)[1][...] = s
-        return out.reshape(len(out), -1)
+            before = arrays[stream] if stream in arrays else state.recurrent(slot)[0]
+            arrays[stream], y = one(before, i)
+            out.append(y.reshape(-1))
+        for stream, after in arrays.items():
+            self._batch.states[stream].recurrent(slot)[1][...] = after
+        return np.stack(out)
 
     def route(
         self, x: np.ndarray, w: Matrix, spec: RouterSpec, bias: Matrix | None = None, scales: Matrix | None = None

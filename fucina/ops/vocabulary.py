@@ -82,7 +82,7 @@ class Ops(Protocol[T]):
     def output_rows(self, x: T) -> T:
         """The rows whose logits were asked for.  [m, dim] -> [n, dim]
 
-        What depends on a row's position or stream (`rope`, `attention`, `delta_rule`) must come before it.
+        What depends on a row's position or stream (`rope`, `attention`, `conv`, `delta_rule`) must come before it.
         """
 
     # --- products -----------------------------------------------------------------------------------------------------
@@ -99,10 +99,25 @@ class Ops(Protocol[T]):
         """x + y: the residual connection.  [m, n], [m, n] -> [m, n]"""
 
     def mul(self, x: T, y: T) -> T:
-        """x · y, number by number.  [m, n], [m, n] -> [m, n]"""
+        """x · y, number by number; a y of one column is one factor for each row.  [m, n], [m, n] or [m, 1] -> [m, n]"""
+
+    def scale(self, x: T, w: Matrix | float) -> T:
+        """x · w, where w is a vector [n] that all rows share, or one number: a float, or a vector [1].
+
+        [m, n] -> [m, n]
+        """
+
+    def bias(self, x: T, w: Matrix) -> T:
+        """x + w.  x [m, n], w [n] -> [m, n]"""
 
     def sigmoid(self, x: T) -> T:
         """1 / (1 + exp(-x)).  [m, n] -> [m, n]"""
+
+    def softplus(self, x: T) -> T:
+        """log(1 + exp(x)): positive, close to x where x is large.  [m, n] -> [m, n]"""
+
+    def softcap(self, x: T, cap: float) -> T:
+        """cap · tanh(x / cap): close to x where x is small, never above `cap`.  [m, n] -> [m, n]"""
 
     def swiglu(self, gate: T, up: T) -> T:
         """silu(gate) · up, where silu(x) = x · sigmoid(x).  (Shazeer 2020, arXiv 2002.05202.)  [m, n] -> [m, n]"""
@@ -112,8 +127,8 @@ class Ops(Protocol[T]):
 
     # --- heads --------------------------------------------------------------------------------------------------------
 
-    def rms_norm(self, x: T, w: Matrix, eps: float, heads: int = 1) -> T:
-        """Scale each row, or each of its `heads` parts, to a root mean square of 1, then by w [n / heads].
+    def rms_norm(self, x: T, w: Matrix | None, eps: float, heads: int = 1) -> T:
+        """Scale each row, or each of its `heads` parts, to a root mean square of 1, then by w [n / heads], if any.
 
         [m, n] -> [m, n].  (Zhang and Sennrich 2019, arXiv 1910.07467.)
         """
@@ -141,11 +156,20 @@ class Ops(Protocol[T]):
         earlier layer of the same pass stored in that slot.
         """
 
+    def conv(self, slot: int, x: T, w: Matrix) -> T:
+        """Causal convolution, each column by itself: a row sees the latest rows of its stream, its own included.
+
+        slot : index into the family's parts; it must be a `Recurrent` of shape (taps - 1, n): the latest inputs, the
+        oldest first, zeros before the first row.
+        w [n, taps], the oldest tap first.  [m, n] -> [m, n]
+        """
+
     def delta_rule(self, slot: int, q: T, k: T, v: T, decay: T, beta: T, heads: int) -> T:
         """Gated delta rule: a matrix per head instead of a cache.  (Yang and others 2024, arXiv 2412.06464.)
 
         slot : index into the family's parts; it must be a `Recurrent` of shape (heads, k_dim, v_dim).
-        q, k [m, heads · k_dim], v [m, heads · v_dim], decay, beta [m, heads] -> [m, heads · v_dim].
+        q, k [m, key_heads · k_dim], v [m, heads · v_dim], decay, beta [m, heads] -> [m, heads · v_dim].
+        `heads` is a multiple of `key_heads`: head h has the query and the key of head h mod key_heads.
         For the rows of a stream in order, and each head with its matrix S [k_dim, v_dim]:
 
             S = exp(decay) · S

@@ -25,7 +25,7 @@ from ..kernels.top_k import top_ids
 from .constrained import ConstrainedSource, Structure, inner_source
 from .cost_gate import CostGate
 from .ledger import Ledger
-from .odds import worth
+from .odds import with_redone, worth
 from .options import Options, Stats
 from .source import DraftSource, StepRecord, TopKRow, odds_of, usable, wants_top_k
 
@@ -146,7 +146,7 @@ class SourceDrafter(Drafter):
             tokens, _ = usable(forced, len(forced), self._vocab, stream.stop_tokens, self.source)
             if tokens:  # certain: no gate is asked, and one token alone may be worth a row
                 self._certain = True
-                verified = self._worth(tokens, stream.state.len, streams, least=1)
+                verified = self._worth(tokens, stream, streams, least=1)
                 return Draft(tokens[:verified]) if verified else NO_DRAFT
         if not options.enabled or (gate is not None and not gate.allows()):
             self._kind = "off"
@@ -157,7 +157,7 @@ class SourceDrafter(Drafter):
         if width < options.min_draft:
             return NO_DRAFT
         tokens, proposed = usable(self._proposal(width), width, self._vocab, stream.stop_tokens, self.source)
-        verified = self._worth(tokens, stream.state.len, streams)
+        verified = self._worth(tokens, stream, streams)
         if verified != proposed and callable(getattr(self.source, "truncate_pending", None)):
             self.source.truncate_pending(verified)  # type: ignore[attr-defined]
         return Draft(tokens[:verified]) if verified else NO_DRAFT
@@ -171,8 +171,8 @@ class SourceDrafter(Drafter):
             if len(seen) != length:  # it wrote into what it was shown
                 self._seen = list(self._stream.tokens[:length]) if self._stream is not None else []
 
-    def _worth(self, tokens: list[int], context: int, streams: int, least: int | None = None) -> int:
-        options, n = self.options, len(tokens)
+    def _worth(self, tokens: list[int], stream: Stream, streams: int, least: int | None = None) -> int:
+        options, n, context = self.options, len(tokens), stream.state.len
         least = options.min_draft if least is None else least
         if n < least:
             return 0
@@ -183,6 +183,8 @@ class SourceDrafter(Drafter):
                 n -= 1
             return n if n >= least else 0
         odds = odds_of(self.source, n) if self._has_odds or self._certain else None
+        if odds is not None and stream.state.layout.recurrent:
+            costs = with_redone(costs, odds)
         return worth(Draft(tokens, odds), costs, self.cost.curve(context), allowance, least)
 
     # --- after a pass -------------------------------------------------------------------------------------------------
@@ -216,14 +218,15 @@ class SourceDrafter(Drafter):
     def _price(self, verified: Verified) -> float:
         """What the step cost this stream, in plain steps.
 
-        A pass of several streams is paid by those that drafted, in proportion: a stream's own step, and its part of
-        what the drafts made the pass longer for everybody.
+        A pass of several streams is paid by those that have more than one row in it, in proportion: a stream's own step,
+        and its part of what these rows made the pass longer for everybody.  They are drafts, or what a rejected draft
+        left.
         """
         stats = verified.stats
-        cost = self.cost.price(stats, self.timed)
-        if not stats.drafted:
+        cost, further = self.cost.price(stats, self.timed), stats.rows - stats.streams
+        if further <= 0:
             return 1.0
-        return 1.0 + stats.streams * (cost - 1.0) * len(verified.draft) / stats.drafted
+        return 1.0 + stats.streams * (cost - 1.0) * (len(verified.draft) + verified.redone) / further
 
     def shared_with(self, other: Drafter) -> str | None:
         """See `Drafter.shared_with`: a source follows one text, too."""

@@ -91,6 +91,24 @@ def best_draft(odds: Iterable[float], costs: Sequence[float], least: int = 1) ->
     return best
 
 
+def with_redone(costs: Sequence[float], odds: Sequence[float]) -> list[float]:
+    """Return the costs of verifies where a state cannot be kept in part: those of rows that are computed again with them.
+
+    A draft that is rejected after a tokens leaves their rows and that of the newest token to the next pass, which
+    computes a + 2 rows in place of one.
+
+    costs : of verifies of 0, 1, 2, ... drafts, in plain steps.
+    odds : of each drafted token, given that those before it were accepted; those that are missing count as 0.
+    """
+    redone, together, found = 0.0, 1.0, [costs[0]]
+    for accepted in range(len(costs) - 1):
+        chance = odds[accepted] if accepted < len(odds) else 0.0
+        redone += together * (1.0 - chance) * (costs[accepted + 1] - 1.0)
+        together *= chance
+        found.append(costs[accepted + 1] + redone)
+    return found
+
+
 def worth(draft: Draft, costs: Sequence[float], curve: Sequence[float], allowance: float, least: int) -> int:
     """Return how many tokens of a draft to verify: the one rule, for every kind of source.
 

@@ -47,12 +47,18 @@ class Stack(Array):
 class _Sources:
     def __init__(self, table: np.ndarray | None = None) -> None:
         self.table = table
+        self._kept: list[np.ndarray] = []
 
     def matrix(self, w: Array) -> Packed:
         return Packed(w.data.addr, w.data.format, w.data.step)
 
     def vector(self, w: Array) -> int:
-        return w.data.ctypes.data
+        self._kept.append(np.ascontiguousarray(w.data.T))
+        return self._kept[-1].ctypes.data
+
+    def constant(self, x: float, n: int) -> int:
+        self._kept.append(np.full(n, x, np.float32))
+        return self._kept[-1].ctypes.data
 
     def rope(self, spec: RopeSpec) -> int:
         return self.table.ctypes.data

@@ -82,6 +82,9 @@ class FakeSources:
     def vector(self, w):
         return 0
 
+    def constant(self, x, n):
+        return 0
+
     def rope(self, spec):
         return 0
 

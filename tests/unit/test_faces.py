@@ -1,6 +1,7 @@
 """Every face of the engine over every kind of state: what a plain loop over a new state gives, bit for bit.
 
-The toys are a recurrence, latents, windows in rings, and routed experts.  The plain loop computes the whole text anew
+The toys are a recurrence, latents, windows in rings, and routed experts; beside them are real families in the sizes of
+a toy.  The plain loop computes the whole text anew
 for each token, so that it uses nothing of what is tested: no cached row, no rewind, no batch, no draft.
 """
 
@@ -24,9 +25,12 @@ SAMPLING = ({}, {"temperature": 0.9, "top_k": 40, "repeat_penalty": 1.2, "seed":
 LONG = 200  # tokens: past the rings' 192 rows
 
 
-@pytest.fixture(
-    scope="module", params=[(kind, backend) for kind in KINDS for backend in ("native", "naive")], ids="-".join
-)
+CASES = [(kind, backend) for kind in KINDS for backend in ("native", "naive")] + [
+    (kind, "native") for kind in ("qwen35", "gemma4")
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def model(request):
     kind, backend = request.param
     m = toy_model(kind, backend, fmt="quantised" if backend == "native" else "f32")

@@ -9,6 +9,7 @@ from fucina.errors import IsaError
 from fucina.kernels import invoke, reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.isa import supported
+from fucina.ops.vocabulary import RouterSpec
 from tests.unit import arm_emulator, one_op
 from tests.unit.kernel_inputs import FLOATS, extreme, packed, random_bits, rows, same_bits, stacked, weights
 
@@ -90,17 +91,32 @@ def test_experts_heads_and_recurrences():
     x = rng.standard_normal((5, 2 * 64)).astype(np.float32)
     heads = one_op.Stack(stacked(random_bits(rng, "q4_1", 2 * 11, 64), "q4_1", 2))
     router = one_op.Array(stacked(weights(rng, "f32", 6, 128), "f32", 1))
+    vector = x[0].copy()
     shapes = (("q8_0", 32, 128), ("q4_0", 32, 128), ("f16", 9, 32))
     stacks = [one_op.Stack(stacked(weights(rng, fmt, 6 * n, cols), fmt, 6)) for fmt, n, cols in shapes]
     for op in (
         lambda r, x: r.linear_heads(x, heads, 2),
-        lambda r, x: r.moe_ffn(x, *r.route(x, router, 2), *stacks),
+        lambda r, x: r.moe_ffn(x, *r.route(x, router, RouterSpec(2)), *stacks),
+        lambda r, x: r.softcap(r.softplus(r.scale(x, 3.0)), 5.0),
+        lambda r, x: r.mul(r.bias(x, one_op.Array(vector)), r.split(x, 1, 127)[0]),
         lambda r, x: r.concat(r.split(x, 40, 24, heads=2)[1], r.sigmoid(x), heads=2),
     ):
         assert same_bits(one_op.run(op, x, isa=NEON), one_op.run(op, x))
-    state = State([Recurrent((2, 12, 9))], 10)
-    q, key, value, decay, beta = (rng.standard_normal((5, n)).astype(np.float32) for n in (24, 24, 18, 2, 2))
+    state = State([Recurrent((2, 12, 41)), Recurrent((3, 77))], 10)
+    q, key, value, decay, beta = (rng.standard_normal((5, n)).astype(np.float32) for n in (12, 12, 82, 2, 2))
     state.begin(5)
+    taps, columns = (rng.standard_normal(shape).astype(np.float32) for shape in ((77, 4), (5, 77)))
+    convolved = [
+        one_op.run(
+            lambda r, x: r.conv(1, x, one_op.Array(taps)),
+            columns,
+            parts=state.parts,
+            over=one_op.Pass([state], [0], [5]),
+            isa=isa,
+        )
+        for isa in (NEON, None)
+    ]
+    assert same_bits(*convolved)
     results = [
         one_op.run(
             lambda r, *inputs: r.delta_rule(0, *inputs, 2),

@@ -1,4 +1,5 @@
-"""The gated delta rule: equal to its twin, whatever company a stream has and however its rows are cut into passes."""
+"""The gated delta rule and the convolution: equal to their twins, whatever company a stream has and however its rows are
+cut into passes."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ from fucina.kernels import reference
 from tests.unit import one_op
 from tests.unit.kernel_inputs import ISAS, same_bits
 
-SHAPES = [(1, 1, 1), (3, 7, 5), (2, 16, 8), (2, 12, 20), (4, 33, 17)]  # heads, width of keys, width of values
+SHAPES = [
+    (1, 1, 1),
+    (3, 7, 5),
+    (2, 16, 8),
+    (2, 12, 20),
+    (4, 33, 17),
+    (2, 9, 75),
+    (1, 16, 64),
+]  # heads, width of keys, of values
 
 
 def rows(rng, m, shape):
@@ -126,3 +135,93 @@ def test_mistakes_are_named():
         pass_over([state], [2], inputs, (2, 8, 8))
     with pytest.raises(ModelError, match="slot 1 is not a part"):
         one_op.run(lambda r, *x: r.delta_rule(1, *x, 2), *inputs, parts=state.parts)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("key_heads", [1, 2, 3])
+def test_heads_that_share_keys(key_heads, isa):
+    """Head h has key head h mod key_heads: as if the keys came again and again."""
+    shape = (6, 7, 5)
+    q, k, v, decay, beta = rows(np.random.default_rng(4), 12, shape)
+    few = [x[:, : key_heads * 7].copy() for x in (q, k)]
+    many = [np.tile(x, (1, 6 // key_heads)) for x in few]
+    got = pass_over([state_of(shape)], [12], (*few, v, decay, beta), shape, isa, cut=2)
+    assert same_bits(got, twin((*many, v, decay, beta), shape)[0])
+
+
+# --- convolution ------------------------------------------------------------------------------------------------------
+
+
+def convolve(states, counts, x, w, isa=None, cut=1):
+    """One pass of counts[i] rows of states[i]; commits."""
+    for state, n in zip(states, counts, strict=True):
+        state.begin(n)
+    over = one_op.Pass(states, [s.len for s in states], counts)
+    op = lambda r, x: r.conv(1, x, one_op.Array(w))
+    out = one_op.run(op, x, parts=states[0].parts, over=over, isa=isa, cut=cut)
+    for state, n in zip(states, counts, strict=True):
+        state.next_pass()
+        state.commit(n)
+    return out
+
+
+def conv_twin(x, w):
+    """Outputs of all rows of one stream, and its latest inputs."""
+    padded = np.concatenate([np.zeros((w.shape[1] - 1, len(w)), np.float32), x])
+    out = [reference.conv(padded[i : i + w.shape[1]], w) for i in range(len(x))]
+    return np.stack(out), padded[len(x) :]
+
+
+def conv_state(cols, taps):
+    return State([Recurrent((5,)), Recurrent((taps - 1, cols))], 1000, "f32")
+
+
+def latest(state):
+    state.begin(0)
+    found = state.recurrent(1)[0].copy()
+    state.rollback()
+    return found
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("cols", "taps"), [(1, 2), (13, 4), (256, 3), (300, 4), (520, 9)])
+def test_conv_is_equal_to_its_twin(cols, taps, isa):
+    rng = np.random.default_rng(cols)
+    x, w = rng.standard_normal((12, cols)).astype(np.float32), rng.standard_normal((cols, taps)).astype(np.float32)
+    want, last = conv_twin(x, w)
+    for cut in (1, 3):
+        state = conv_state(cols, taps)
+        assert same_bits(convolve([state], [12], x, w, isa, cut), want)
+        assert same_bits(latest(state), last)
+    plain = [np.convolve(x[:, c].astype(float), w[c, ::-1])[:12] for c in range(cols)]
+    assert np.allclose(want, np.stack(plain, 1), rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_conv_in_any_company_and_any_cuts(data):
+    cols, taps = data.draw(st.sampled_from([(3, 2), (21, 4), (260, 5)]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    w = rng.standard_normal((cols, taps)).astype(np.float32)
+    texts = [rng.standard_normal((0, cols)).astype(np.float32) for _ in range(3)]
+    states, got = [conv_state(cols, taps) for _ in range(3)], [[] for _ in range(3)]
+    for _ in range(data.draw(st.integers(1, 6))):
+        counts = data.draw(st.tuples(*[st.integers(0, 6)] * 3).filter(any))
+        active = [i for i in range(3) if counts[i]]
+        x = rng.standard_normal((sum(counts), cols)).astype(np.float32)
+        out = convolve([states[i] for i in active], [counts[i] for i in active], x, w)
+        ends = np.cumsum([counts[i] for i in active])
+        for i, mine, y in zip(active, np.split(x, ends[:-1]), np.split(out, ends[:-1]), strict=True):
+            texts[i] = np.concatenate([texts[i], mine])
+            got[i].append(y)
+    for state, text, outs in zip(states, texts, got, strict=True):
+        if outs:
+            want, last = conv_twin(text, w)
+            assert same_bits(np.concatenate(outs), want) and same_bits(latest(state), last)
+
+
+def test_mistakes_of_a_convolution_are_named():
+    state, x = conv_state(8, 4), np.zeros((2, 8), np.float32)
+    for shape in ((8, 3), (7, 4), (8,)):
+        with pytest.raises(ModelError, match=r"slot 1 keeps \(3, 8\)"):
+            convolve([state], [2], x, np.zeros(shape, np.float32))

@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 
 from fucina.cache import State
 from fucina.cache.parts import Kv
+from fucina.errors import ModelError
+from fucina.gguf import GgmlType
 from fucina.kernels import record as R
 from fucina.kernels import reference
 from fucina.kernels.formats import NAMES
 from fucina.kernels.invoke import function, invoke, record_words
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, packed, random_bits, rows, same_bits, weights
+from tests.unit.tiny_models import ArrayWeight
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -80,6 +83,7 @@ TWINS = {
     "add": np.add,
     "mul": np.multiply,
     "sigmoid": reference.sigmoid,
+    "softplus": reference.softplus,
     "swiglu": reference.swiglu,
     "geglu": reference.geglu,
 }
@@ -87,6 +91,7 @@ PLAIN = {
     "add": lambda x, y: x + y,
     "mul": lambda x, y: x * y,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(0, x),
     "swiglu": lambda x, y: x / (1 + np.exp(-x)) * y,
     "geglu": lambda x, y: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) * y,
 }
@@ -99,11 +104,49 @@ def test_elementwise(name, isa):
     for cols in (1, 8, 13, 72, 77):
         x, y = (rng.standard_normal((3, cols)).astype(np.float32) * 8 for _ in range(2))
         x[0, 0], x[1, 0], x[2, 0] = -200, 200, 0
-        inputs = (x,) if name == "sigmoid" else (x, y)
+        inputs = (x,) if name in ("sigmoid", "softplus") else (x, y)
         for cut in (1, 2, 3):
             got = one_op.elementwise(name, *inputs, isa=isa, cut=cut)
             assert same_bits(got, TWINS[name](*inputs))
         assert np.allclose(got, PLAIN[name](*(v.astype(float) for v in inputs)), rtol=2e-5, atol=1e-5)
+
+
+@given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40))
+def test_softplus_is_accurate(values):
+    """Also where it is tiny: as long as e^x is not clamped."""
+    x = np.array([values], np.float32)
+    x = np.maximum(x, np.float32(-87))
+    got, true = one_op.elementwise("softplus", x), np.logaddexp(0, x.astype(np.float64))
+    assert same_bits(got, reference.softplus(x))
+    assert (np.abs(got - true) <= 4e-7 * true).all()
+
+
+@pytest.mark.parametrize("isa", [ISAS[0], "generic"])
+@pytest.mark.parametrize("cap", [0.5, 30.0, 1e4])
+def test_softcap(cap, isa):
+    x = np.random.default_rng(1).standard_normal((3, 21)).astype(np.float32) * 50
+    x[0, :3] = -1e30, 0, 1e30
+    for cut in (1, 2):
+        got = one_op.run(lambda r, x: r.softcap(x, cap), x, isa=isa, cut=cut)
+        assert same_bits(got, reference.softcap(x, cap))
+    assert np.allclose(got, cap * np.tanh(x.astype(float) / cap), rtol=1e-5, atol=3e-7 * cap)
+
+
+@pytest.mark.parametrize("isa", [ISAS[0], "generic"])
+def test_one_vector_for_all_rows(isa):
+    rng = np.random.default_rng(2)
+    x, w, one = (rng.standard_normal(s).astype(np.float32) for s in ((5, 77), 77, 1))
+    run = lambda op: one_op.run(op, x, isa=isa, cut=2)
+    assert same_bits(run(lambda r, x: r.scale(x, one_op.Array(w))), x * w)
+    assert same_bits(run(lambda r, x: r.bias(x, one_op.Array(w))), x + w)
+    assert same_bits(run(lambda r, x: r.scale(x, 0.1)), x * np.float32(0.1))
+    assert same_bits(run(lambda r, x: r.scale(x, ArrayWeight("one", one, GgmlType.F32))), x * one)
+    assert same_bits(run(lambda r, x: r.rms_norm(x, None, 1e-5, 7)), reference.rms_norm(x, np.ones(11, "f"), 1e-5, 7))
+    y = rng.standard_normal((5, 1)).astype(np.float32)
+    assert same_bits(one_op.run(lambda r, x, y: r.mul(x, y), x, y, isa=isa, cut=2), x * y)
+    for wrong in (w[:76], one_op.Array(w).data.reshape(1, 77)):
+        with pytest.raises(ModelError, match=r"expected \[77\]"):
+            run(lambda r, x, wrong=wrong: r.bias(x, one_op.Array(wrong)))
 
 
 def test_elementwise_keeps_to_its_units():

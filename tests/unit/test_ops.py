@@ -71,8 +71,52 @@ def test_linear_heads_multiplies_each_head_by_its_own_matrix():
 def test_mul_and_sigmoid():
     x, y = normal(3, 7), normal(3, 7)
     assert run(lambda ops: ops.mul(x, y))[0].tobytes() == (x * y).tobytes()
+    assert run(lambda ops: ops.mul(x, y[:, :1]))[0].tobytes() == (x * y[:, :1]).tobytes()
     far = np.array([[-200, -1, 0, 1, 200]], np.float32)
     np.testing.assert_allclose(run(lambda ops: ops.sigmoid(far))[0], [[0, 0.2689414, 0.5, 0.7310586, 1]], atol=1e-7)
+
+
+def test_one_vector_for_all_rows():
+    x, w, one = normal(3, 7), stack("w", 7), stack("one", 1)
+    assert run(lambda ops: ops.scale(x, w))[0].tobytes() == (x * w.float32()).tobytes()
+    assert run(lambda ops: ops.bias(x, w))[0].tobytes() == (x + w.float32()).tobytes()
+    for number in (one, float(one.float32()[0])):
+        assert run(lambda ops, by=number: ops.scale(x, by))[0].tobytes() == (x * one.float32()[0]).tobytes()
+
+
+def test_softplus_and_softcap():
+    x = np.array([[-200, -20, -1, 0, 1, 20, 200]], np.float32)
+    expected = [[0, 2.0611537e-9, 0.3132617, 0.6931472, 1.3132617, 20, 200]]
+    np.testing.assert_allclose(run(lambda ops: ops.softplus(x))[0], expected, rtol=1e-6)
+    capped = run(lambda ops: ops.softcap(x, 30.0))[0]
+    np.testing.assert_allclose(capped, 30 * np.tanh(x / 30), rtol=1e-6)
+    assert np.abs(capped).max() <= 30
+
+
+def test_a_norm_without_weight():
+    x, ones = normal(3, 8), ArrayWeight("ones", np.ones(4, np.float32), GgmlType.F32)
+    out, _ = run(lambda ops: ops.rms_norm(x, None, 1e-5, heads=2))
+    assert out.tobytes() == run(lambda ops: ops.rms_norm(x, ones, 1e-5, heads=2))[0].tobytes()
+
+
+def test_the_convolution_is_numpys():
+    """With the newest tap last, it is a convolution with the taps the other way round."""
+    x, w = normal(9, 3), stack("w", 3, 4)
+    out, state = run(lambda ops: ops.conv(0, x, w), rows=9, parts=(Recurrent((3, 3)),))
+    expected = [np.convolve(x[:, c], w.float32()[c, ::-1])[:9] for c in range(3)]
+    np.testing.assert_allclose(out, np.stack(expected, 1), rtol=1e-5, atol=1e-6)
+    state.begin(1)
+    assert state.recurrent(0)[0].tobytes() == x[-3:].tobytes()
+
+
+def test_heads_of_the_delta_rule_share_keys():
+    """Four heads, two keys: heads 0 and 2 have the first, as if the keys were there twice."""
+    q, k, v = normal(3, 8), normal(3, 8), normal(3, 12)
+    decay, beta, parts = -np.abs(normal(3, 4)), np.abs(normal(3, 4)), (Recurrent((4, 4, 3)),)
+    twice = [np.concatenate([x, x], 1) for x in (q, k)]
+    shared, _ = run(lambda ops: ops.delta_rule(0, q, k, v, decay, beta, 4), parts=parts)
+    apart, _ = run(lambda ops: ops.delta_rule(0, *twice, v, decay, beta, 4), parts=parts)
+    assert shared.tobytes() == apart.tobytes()
 
 
 def test_route_prefers_the_lower_number_in_a_tie_and_its_weights_add_up():

@@ -143,7 +143,7 @@ def test_scenarios_on_the_real_engine(tiny):
     assert sum(check(Case(seed, 256, longest=24), tiny).accepted for seed in range(first, first + 50)) > 100
 
 
-@pytest.mark.parametrize("family", ["gemma3", "llama3rope"])
+@pytest.mark.parametrize("family", ["gemma3", "llama3rope", "gemma4", "gemma4_kvshare", "gemma4_moe"])
 def test_scenarios_of_other_families(family):
     """Windows of 8 positions, drafts across their edge and longer than they are."""
     model = fucina.load(TINY / f"{family}.gguf", threads=1)

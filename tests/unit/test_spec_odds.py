@@ -2,18 +2,29 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.engine import PassStats, Scheduler, Stream, Verified, VerifyCost
 from fucina.errors import InvalidOption
+from fucina.sampling import Sampler
 from fucina.speculative import CascadeOptions, CostGate, Options, SamIndex, SourceDrafter, SpeculationIndex
 from fucina.speculative.ledger import MOST_RISKED, Ledger
-from fucina.speculative.odds import CHAIN_PRIOR, DECAY, MARGIN, MATCH_PRIOR, PRIOR_TRIALS, HitRates, best_draft
-from tests.spec_toys import ToyModel, decode, start
+from fucina.speculative.odds import (
+    CHAIN_PRIOR,
+    DECAY,
+    MARGIN,
+    MATCH_PRIOR,
+    PRIOR_TRIALS,
+    HitRates,
+    best_draft,
+    with_redone,
+)
+from tests.spec_toys import Replay, ToyModel, decode, start
 
 PROMPT = [3, 1, 4]
 chances = st.lists(st.floats(0, 1), max_size=16)
@@ -298,3 +309,52 @@ def test_drafts_come_back_after_a_long_disturbance(knows_odds):
         drafter.learn(stream, Verified(draft, stream.tokens[before:], sampled, rows, stats))
         widths.append(len(draft))
     assert sum(map(bool, widths[-40:])) > 30  # it copies again, draft after draft
+
+
+@settings(max_examples=200)
+@given(st.lists(st.floats(0.0, 1.0), max_size=6), st.lists(st.floats(1.0, 9.0), min_size=1, max_size=7))
+def test_what_is_computed_again_is_part_of_the_price(odds, costs):
+    """Against every way in which a draft can end: its first rejection, if any, and the pass that follows."""
+    for n, cost in enumerate(with_redone(costs, odds)):
+        expected, together = costs[n], 1.0
+        for accepted, chance in enumerate([*odds, *[0.0] * n][:n]):
+            again = costs[accepted + 1]  # of a pass of accepted + 2 rows
+            expected += together * (1 - chance) * (again - 1)
+            together *= chance
+        assert math.isclose(cost, expected, rel_tol=1e-9)
+    assert with_redone(costs, [1.0] * 9) == costs  # what is never rejected is never computed again
+
+
+def test_a_state_that_is_kept_whole_drafts_less():
+    """The same source over the two kinds of state: where a rejection costs a second pass, fewer tokens are verified."""
+
+    class Even:
+        def observe(self, new):
+            pass
+
+        def suggest(self, text, n):
+            return [5] * n
+
+        def odds(self, n):
+            return [0.32] * n
+
+    def drafted(recurrent):
+        state = SimpleNamespace(len=10, layout=SimpleNamespace(recurrent=recurrent))
+        stream = SimpleNamespace(tokens=[1, 2, 3], state=state, stop_tokens=frozenset())
+        return len(SourceDrafter(ToyModel(24), Even(), Options(min_draft=1)).draft(stream, 16, 1).tokens)
+
+    assert drafted(False) > 0 and drafted(True) == 0
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_the_ledger_enters_what_is_computed_again(recurrent):
+    """A pass of rows that a rejected draft left is no plain step."""
+    model = ToyModel(24, 3, recurrent=recurrent)
+    records = []
+    options = Options(adapt_budget=False, min_speedup=0, min_draft=1, max_draft=4)
+    drafter = SourceDrafter(model, Replay([5] * 400), options, timed=False, on_step=records.append)
+    stream = Stream(model.new_cache(300), [1, 2, 3], Sampler(), drafter, max_tokens=60)
+    decode(model, stream)
+    rejected = [i for i, r in enumerate(records[:-1]) if r.drafted > r.accepted and r.kind == "verify"]
+    again = [records[i + 1] for i in rejected if not records[i + 1].drafted]
+    assert {r.cost > 1.0 for r in again} == {recurrent}

@@ -13,11 +13,12 @@ from ...errors import ModelError
 from ...gguf.weights import Matrix
 from ...kernels import attention as attention_kernels
 from ...kernels import record as R
+from ...kernels.delta import CONV_COLUMNS
 from ..override import Overrides
 from ..rope import RopeSpec
 from ..vocabulary import AttentionSpec
 from .products import Products
-from .recording import Sources
+from .recording import Ones, Sources
 from .schedule import Value
 from .spaces import OUTPUT, PASS, STREAMS
 
@@ -75,6 +76,9 @@ class Recorder(Products):
         return self.columnwise("add", x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
+        if y.cols == 1 != x.cols and y.space == x.space:
+            y = self.joined(y)
+            return self.one_input("mul_rows", x, [y], y=y, y_step=y.step)
         return self.columnwise("mul", x, y)
 
     def swiglu(self, gate: Value, up: Value) -> Value:
@@ -83,25 +87,45 @@ class Recorder(Products):
     def geglu(self, gate: Value, up: Value) -> Value:
         return self.replaced("geglu", [gate, up], gate.cols) or self.columnwise("geglu", gate, up)
 
+    def scale(self, x: Value, w: Matrix | float) -> Value:
+        if isinstance(w, (int, float)):
+            return self.one_input("mul", x, y=self._sources.constant(float(w), x.cols), y_step=0)
+        if w.shape == (1,) != (x.cols,):
+            return self.scale(x, float(w.float32()[0]))
+        return self.one_input("mul", x, y=self._shared(x, w), y_step=0)
+
+    def bias(self, x: Value, w: Matrix) -> Value:
+        return self.one_input("add", x, y=self._shared(x, w), y_step=0)
+
+    def _shared(self, x: Value, w: Matrix) -> int:
+        """Address of a vector that all rows of x share."""
+        if w.shape != (x.cols,):
+            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}]")
+        return self._sources.vector(w)
+
     def sigmoid(self, x: Value) -> Value:
-        x = self.joined(x)
-        out = self.value("sigmoid", x.cols, x.space)
-        params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols}
-        self.columns("sigmoid", params, x.space, x.cols, local=[x], writes=[out], cost=12)
-        return out
+        return self.one_input("sigmoid", x)
+
+    def softplus(self, x: Value) -> Value:
+        return self.one_input("softplus", x)
+
+    def softcap(self, x: Value, cap: float) -> Value:
+        return self.one_input("softcap", x, cap=float(cap))
 
     # --- heads --------------------------------------------------------------------------------------------------------
 
-    def rms_norm(self, x: Value, w: Matrix, eps: float, heads: int = 1) -> Value:
+    def rms_norm(self, x: Value, w: Matrix | None, eps: float, heads: int = 1) -> Value:
         width = x.cols // heads
-        if width * heads != x.cols or w.shape != (width,):
-            raise ModelError(f"{w.name} has shape {list(w.shape)}, expected [{x.cols}] / {heads} heads")
-        host = self.replaced("rms_norm", [x], x.cols, w, eps, heads)
+        if width * heads != x.cols or (w is not None and w.shape != (width,)):
+            got = "a norm" if w is None else f"{w.name} has shape {list(w.shape)}"
+            raise ModelError(f"{got}, expected [{x.cols}] / {heads} heads")
+        host = self.replaced("rms_norm", [x], x.cols, w or Ones(width), eps, heads)
         if host is not None:
             return host
         x, head = self.by_head(x, heads)
         out = self.value(f"norm({x.name})", x.cols, x.space)
-        params = {"x": x, "x_step": x.step, "x_head": head, "out": out, "w": self._sources.vector(w)}
+        params = {"x": x, "x_step": x.step, "x_head": head, "out": out}
+        params["w"] = self._sources.constant(1.0, width) if w is None else self._sources.vector(w)
         params |= {"n": width, "heads": heads, "eps": float(eps)}
         self.rows("rms_norm", params, x.space, local=[x], writes=[out], cost=x.cols, weight=w)
         return out
@@ -198,19 +222,35 @@ class Recorder(Products):
 
     def delta_rule(self, slot: int, q: Value, k: Value, v: Value, decay: Value, beta: Value, heads: int) -> Value:
         s = self._slot(slot, q, Recurrent, "delta_rule")
-        k_dim, v_dim = q.cols // heads, v.cols // heads
-        got = (q.cols, k.cols, v.cols, decay.cols, beta.cols)
         part: Any = s.part
-        if part.shape != (heads, k_dim, v_dim) or got != (*(heads * d for d in (k_dim, k_dim, v_dim, 1, 1)),):
+        k_dim, v_dim = part.shape[-2:] if len(part.shape) == 3 else (1, 1)
+        key_heads = max(q.cols // k_dim, 1)
+        got = (q.cols, k.cols, v.cols, decay.cols, beta.cols)
+        expected = (key_heads * k_dim, key_heads * k_dim, heads * v_dim, heads, heads)
+        if part.shape != (heads, k_dim, v_dim) or got != expected or heads % key_heads:
             raise ModelError(f"slot {slot} keeps {part.shape}, got {heads} heads in {got} columns")
         inputs = {"q": q, "key": k, "value": v, "decay": decay, "beta": beta}
         inputs = {name: self.joined(x) for name, x in inputs.items()}
         steps = {f"{name}_step": x.step for name, x in inputs.items()}
         out = self.value("delta rule", heads * v_dim)
         params = {**inputs, **steps, "out": out, "heads": heads, "k_dim": k_dim, "v_dim": v_dim}
-        params |= {"offset": s.k_offset, "area": R.area_word(s.area)}
+        params |= {"key_heads": key_heads, "offset": s.k_offset, "area": R.area_word(s.area)}
         more: dict[str, Any] = {"whole": list(inputs.values()), "writes": [out], "changes": [rows_of(slot)]}
         self.rows("delta_rule", params, STREAMS, heads, cost=k_dim * v_dim, **more)
+        return out
+
+    def conv(self, slot: int, x: Value, w: Matrix) -> Value:
+        s = self._slot(slot, x, Recurrent, "conv")
+        part: Any = s.part
+        if len(w.shape) != 2 or w.shape[0] != x.cols or part.shape != (w.shape[1] - 1, x.cols):
+            raise ModelError(f"slot {slot} keeps {part.shape}, got {x.cols} columns and {w.name} {list(w.shape)}")
+        x = self.joined(x)
+        out = self.value("conv", x.cols)
+        parts = -(-x.cols // CONV_COLUMNS)
+        params = {"x": x, "x_step": x.step, "w": self._sources.vector(w), "out": out, "cols": x.cols, "parts": parts}
+        params |= {"taps": w.shape[1], "offset": s.k_offset, "area": R.area_word(s.area)}
+        more: dict[str, Any] = {"whole": [x], "writes": [out], "changes": [rows_of(slot)]}
+        self.rows("conv", params, STREAMS, parts, cost=8 * w.shape[1] * CONV_COLUMNS, weight=w, **more)
         return out
 
     def _slot(self, slot: int, q: Value, kind: Any, op: str) -> Slot:

@@ -41,10 +41,23 @@ class Sources(Protocol):
         """A packed matrix, or a stack of them."""
 
     def vector(self, w: Matrix) -> int:
-        """Address of a float32 vector."""
+        """Address of a float32 vector, or of a small matrix whose columns follow each other."""
+
+    def constant(self, x: float, n: int) -> int:
+        """Address of n times the same float32 number."""
 
     def rope(self, spec: RopeSpec) -> int:
         """Address of a table of cosines and sines."""
+
+
+class Ones:
+    """Stands for the weight of a norm that has none."""
+
+    def __init__(self, n: int) -> None:
+        self.name, self._n = f"{n} ones", n
+
+    def float32(self) -> np.ndarray:
+        return np.ones(self._n, np.float32)
 
 
 class Recording:
@@ -131,6 +144,14 @@ class Recording:
         self.columns(kernel, params, x.space, x.cols, local=[x, y], writes=[out], cost=12)
         return out
 
+    def one_input(self, kernel: str, x: Value, whole: Sequence[Value] = (), **more: Any) -> Value:
+        """A new tensor, number by number from one, and from what `more` says; `whole`: values that it reads besides."""
+        x = self.joined(x)
+        out = self.value(kernel, x.cols, x.space)
+        params = {"x": x, "x_step": x.step, "out": out, "cols": x.cols, **more}
+        self.columns(kernel, params, x.space, x.cols, local=[x], whole=whole, writes=[out], cost=12)
+        return out
+
     @staticmethod
     def needs_every_row(x: Value, op: str) -> None:
         """ModelError unless x has the rows of the pass."""
@@ -206,7 +227,13 @@ class Recording:
         return out
 
     def replaced(
-        self, op: str, inputs: Sequence[Value], cols: int, w: Matrix | None = None, *more: Any, uses: Sequence[str] = ()
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        cols: int,
+        w: Matrix | Ones | None = None,
+        *more: Any,
+        uses: Sequence[str] = (),
     ) -> Value | None:
         """A host stage with the function that takes the place of an op; None where none does."""
         mine = self._overrides.get(op)
@@ -219,7 +246,7 @@ class Recording:
 
         return self.host(call, inputs, cols, f"{op} (Python)", uses=uses)
 
-    def _decoded(self, w: Matrix) -> np.ndarray:
+    def _decoded(self, w: Matrix | Ones) -> np.ndarray:
         if w.name not in self._float32:
             self._float32[w.name] = w.float32()
         return self._float32[w.name]

@@ -40,6 +40,12 @@ class RopeTable:
             self.filled = stop
 
 
+def _copy(values: np.ndarray) -> np.ndarray:
+    copy = aligned(values.nbytes).view(np.float32)
+    copy[:] = values.reshape(-1)
+    return copy
+
+
 class WeightStore:
     """Weights in the layout of the kernels, each packed once however often it is used; and rope tables.
 
@@ -70,13 +76,17 @@ class WeightStore:
         return Packed(packed.addr, packed.format, packed.step)
 
     def vector(self, w: Matrix) -> int:
-        """Address of a float32 vector."""
+        """Address of a float32 vector, or of a small matrix whose columns follow each other."""
         if w.name not in self._vectors:
-            values = w.float32()
-            copy = aligned(values.nbytes).view(np.float32)
-            copy[:] = values.reshape(-1)
-            self._vectors[w.name] = copy
+            self._vectors[w.name] = _copy(w.float32().T)
         return self._vectors[w.name].ctypes.data
+
+    def constant(self, x: float, n: int) -> int:
+        """Address of n times the same float32 number."""
+        name = f"{x!r} {n} times"
+        if name not in self._vectors:
+            self._vectors[name] = _copy(np.full(n, x, np.float32))
+        return self._vectors[name].ctypes.data
 
     def rope(self, spec: RopeSpec) -> int:
         """Address of a table of cosines and sines."""
