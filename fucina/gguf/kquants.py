@@ -3,12 +3,16 @@
 A scale of 16 bits per 32 weights costs half a bit per weight.  K-quants save on that: 256 weights form a *super-block*
 whose sub-blocks have scales of only 6 or 8 bits, and one 16-bit number is the size of one step of those scales.
 
+    Q2_K  16 sub-blocks of 16   w = (d * scale[s]) * q - (dmin * floor[s])     q 0..3, scales and floors of 4 bits
+    Q3_K  16 sub-blocks of 16   w = (d * (scale[s] - 32)) * q                  q -4..3
     Q4_K   8 sub-blocks of 32   w = (d * scale[s]) * q - (dmin * floor[s])     q 0..15
     Q5_K   8 sub-blocks of 32   the same                                       q 0..31
     Q6_K  16 sub-blocks of 16   w = (d * scale[s]) * q                         q -32..31
 
 Bytes of a super-block ("f16" is an IEEE half, 2 bytes, little-endian):
 
+    Q2_K   84 bytes   16 bytes: scale low, floor high | 64 bytes of q | d f16 | dmin f16
+    Q3_K  110 bytes   32 bytes of third bits | 64 bytes of lower 2 bits | 8 + 4 bytes of 16 scales | d f16
     Q4_K  144 bytes   d f16 | dmin f16 | 12 bytes: 8 scales and 8 floors of 6 bits | 128 bytes of q
     Q5_K  176 bytes   d f16 | dmin f16 | 12 bytes as in Q4_K | 32 bytes of fifth bits | 128 bytes of low 4 bits
     Q6_K  210 bytes   128 bytes of low 4 bits | 64 bytes of upper 2 bits | 16 scales int8 | d f16
@@ -22,7 +26,10 @@ How the 6-bit numbers share 12 bytes (i runs over 0..3):
 Where the q are: Q4_K's byte 32 c + l (c from 0 to 3, l from 0 to 31) has weight l of sub-block 2c in its low half and
 of sub-block 2c + 1 in its high half.  Bit s of Q5_K's fifth-bit byte l belongs to weight l of sub-block s.  Q6_K works
 in halves of 128 weights; within a half, ql has 64 bytes and qh has 32.  Weight l + 32 k (k from 0 to 3) has its low bits
-in byte l + 32 (k mod 2) of ql, in its low half for k < 2.  Its upper bits are bits 2k, 2k + 1 of byte l of qh.
+in byte l + 32 (k mod 2) of ql, in its low half for k < 2.  Its upper bits are bits 2k, 2k + 1 of byte l of qh.  Q2_K and
+Q3_K have their 2 bits where Q6_K has its upper ones; bit s of Q3_K's third-bit byte l belongs to weight 32 s + l.  Of its
+scales, byte i (0 to 7) has the low half of scale i and of scale i + 8, and byte 8 + i (0 to 3) has bits 4-5 of scales i, i + 4,
+i + 8 and i + 12.
 
 The functions here take and give whole rows; checks are in `fucina.gguf.dequantize` and `quantize`.
 """
@@ -30,6 +37,8 @@ The functions here take and give whole rows; checks are in `fucina.gguf.dequanti
 from __future__ import annotations
 
 import numpy as np
+
+from .coded import Blocks, Coded, fields, half
 
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("q", "u1", (4, 32))])
 Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("q", "u1", (4, 32))])
@@ -47,39 +56,39 @@ def unpack_scales(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scale, floor
 
 
-def _halves(q: np.ndarray) -> np.ndarray:
-    """[…, 4, 32] bytes -> […, 8, 32] integers 0..15: each byte row gives two sub-blocks."""
-    return np.stack([q & 15, q >> 4], axis=-2).reshape(*q.shape[:-2], 8, 32)
+def read_q2_k(raw: np.ndarray) -> Blocks:
+    scale, floor = raw[..., :16] & 15, raw[..., :16] >> 4
+    return Blocks(fields(raw[..., 16:80], 2, 32), half(raw, 80), scale.view(np.int8), half(raw, 82), floor)
 
 
-def _scaled(b: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """w = (d * scale) * q - dmin * floor for q [rows, blocks, 8, 32]."""
-    scale, floor = unpack_scales(b["scales"])  # [rows, blocks, 8]
-    step = b["d"].astype(np.float32)[..., None] * scale
-    drop = b["dmin"].astype(np.float32)[..., None] * floor
-    return step[..., None] * q - drop[..., None]
+def read_q3_k(raw: np.ndarray) -> Blocks:
+    scale = fields(raw[..., 96:104], 4, 8) | fields(raw[..., 104:108], 2, 4) << 4
+    codes = fields(raw[..., 32:96], 2, 32) | fields(raw[..., :32], 1, 32) << 2
+    return Blocks(codes, half(raw, 108), scale.astype(np.int8) - np.int8(32))
 
 
-def read_q4_k(raw: np.ndarray) -> np.ndarray:
-    b = raw.view(Q4_K)  # [rows, blocks]
-    return _scaled(b, _halves(b["q"]))  # [rows, blocks, 8, 32]
+def read_q4_k(raw: np.ndarray) -> Blocks:
+    scale, floor = unpack_scales(raw[..., 4:16])
+    return Blocks(fields(raw[..., 16:], 4, 32), half(raw, 0), scale.view(np.int8), half(raw, 2), floor)
 
 
-def read_q5_k(raw: np.ndarray) -> np.ndarray:
-    b = raw.view(Q5_K)
-    bit = np.arange(8, dtype=np.uint8)[:, None]
-    fifth = b["high"][..., None, :] >> bit & 1  # [rows, blocks, 8, 32]
-    return _scaled(b, _halves(b["q"]) | fifth << 4)
+def read_q5_k(raw: np.ndarray) -> Blocks:
+    scale, floor = unpack_scales(raw[..., 4:16])
+    codes = fields(raw[..., 48:], 4, 32) | fields(raw[..., 16:48], 1, 32) << 4
+    return Blocks(codes, half(raw, 0), scale.view(np.int8), half(raw, 2), floor)
 
 
-def read_q6_k(raw: np.ndarray) -> np.ndarray:
-    b = raw.view(Q6_K)
-    ql, qh = b["ql"], b["qh"]  # [rows, blocks, 2 halves, 2, 32], [rows, blocks, 2 halves, 32]
-    low = np.concatenate([ql & 15, ql >> 4], axis=-2)  # [rows, blocks, 2, 4, 32]
-    shift = np.array([0, 2, 4, 6], np.uint8)[:, None]
-    q = (low | (qh[..., None, :] >> shift & 3) << 4).astype(np.int8) - 32
-    step = b["d"].astype(np.float32)[..., None] * b["scales"]  # [rows, blocks, 16]
-    return step[..., None] * q.reshape(*b.shape, 16, 16)
+def read_q6_k(raw: np.ndarray) -> Blocks:
+    low = fields(raw[..., :128], 4, 64)  # a run is the 64 bytes of half a block
+    codes = low | fields(raw[..., 128:192], 2, 32) << 4
+    return Blocks(codes, half(raw, 208), raw[..., 192:208].view(np.int8))
+
+
+READ_2_K = Coded(tuple(range(4)), 16, read_q2_k)
+READ_3_K = Coded(tuple(range(-4, 4)), 16, read_q3_k)
+READ_4_K = Coded(tuple(range(16)), 8, read_q4_k)
+READ_5_K = Coded(tuple(range(32)), 8, read_q5_k)
+READ_6_K = Coded(tuple(range(-32, 32)), 16, read_q6_k)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

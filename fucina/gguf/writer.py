@@ -22,10 +22,10 @@ from .encode import encode_metadata, length_and_bytes, utf8
 from .limits import MAX_DIMS, MAX_HEADER, MAX_NAME, alignment_of
 from .mapping import shown
 from .metadata import Metadata
-from .quants import quantize
+from .quants import WRITABLE, quantize
 from .reader import TensorInfo
 from .split import is_part
-from .types import SUPPORTED, GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
+from .types import GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tens
         if last % block_bytes:
             raise BlockFormatError(f"{label}: rows of {last} bytes; expected a multiple of {block_bytes} for {t.name}")
         return _Tensor(name, t, (*lead, last // block_bytes * block_cols), array.nbytes, array)
-    if not (_is_stored_as_is(array, t) or (t in SUPPORTED and array.dtype.kind == "f")):
+    if not (_is_stored_as_is(array, t) or (t in WRITABLE and array.dtype.kind == "f")):
         raise BlockFormatError(f"{label}: {array.dtype} numbers cannot be written as {t.name}")
     return _Tensor(name, t, array.shape, int(np.prod(lead, dtype=np.int64)) * row_bytes(last, t), array)
 

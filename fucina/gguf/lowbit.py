@@ -1,0 +1,82 @@
+"""Formats of 1, 2 and 4 bits whose blocks have no scales of scales.
+
+    TQ1_0   256 columns   54 bytes   trits: five to a byte (the byte is the fraction 0.t1 t2 t3 t4 t5 in base 3)   d * -1, 0, 1
+    TQ2_0   256 columns   66 bytes   64 bytes of 2 bits | d f16                                          d * -1, 0, 1 (2)
+    Q1_0    128 columns   18 bytes   d f16 | 16 bytes, a bit a weight                                    d * -1, 1
+    Q2_0     64 columns   18 bytes   d f16 | 16 bytes of 2 bits, four neighbours a byte                  d * -1, 0, 1, 2
+    IQ4_NL   32 columns   18 bytes   d f16 | 16 bytes of 4 bits as in Q4_0                               d * table
+    IQ4_XS  256 columns  136 bytes   d f16 | 8 scales of 6 bits in 2 + 4 bytes | 128 bytes of 4 bits     d * (scale - 32) * table
+    MXFP4    32 columns   17 bytes   exponent e | 16 bytes as in Q4_0                                    2^(e-128) * table
+    NVFP4    64 columns   36 bytes   4 scales in e4m3 | 4 runs of 8 bytes, 16 weights each               scale/2 * table
+
+The table of IQ4 is denser around zero, where most weights are.  That of the FP4 formats holds the numbers of a float of
+4 bits (sign, 2 bits of exponent, 1 of mantissa), doubled to be integers (OCP Microscaling Formats, version 1.0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .coded import Blocks, Coded, fields, half
+
+TERNARY = (-1, 0, 1, 2)
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _trits(b: np.ndarray, count: int, run: int) -> np.ndarray:
+    """[..., n] bytes -> their first `count` trits: first trits of a run of bytes, then second ones, and so on."""
+    b = b.reshape(*b.shape[:-1], -1, 1, run)
+    shifted = b * np.array([1, 3, 9, 27, 81][:count], np.uint8)[:, None]  # the fraction after each trit, modulo 1
+    return (shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(*b.shape[:-3], -1)
+
+
+def read_tq1_0(raw: np.ndarray) -> Blocks:
+    parts = _trits(raw[..., :32], 5, 32), _trits(raw[..., 32:48], 5, 16), _trits(raw[..., 48:52], 4, 4)
+    return Blocks(np.concatenate(parts, -1), half(raw, 52))
+
+
+def read_tq2_0(raw: np.ndarray) -> Blocks:
+    return Blocks(fields(raw[..., :64], 2, 32), half(raw, 64))
+
+
+def read_q1_0(raw: np.ndarray) -> Blocks:
+    return Blocks(fields(raw[..., 2:], 1, 1), half(raw, 0))
+
+
+def read_q2_0(raw: np.ndarray) -> Blocks:
+    return Blocks(fields(raw[..., 2:], 2, 1), half(raw, 0))
+
+
+def read_iq4_nl(raw: np.ndarray) -> Blocks:
+    return Blocks(fields(raw[..., 2:], 4, 16), half(raw, 0))
+
+
+def read_iq4_xs(raw: np.ndarray) -> Blocks:
+    low = fields(raw[..., 4:8], 4, 1)
+    high = fields(raw[..., 2:4], 2, 1)
+    return Blocks(fields(raw[..., 8:], 4, 16), half(raw, 0), (low | high << 4).astype(np.int8) - np.int8(32))
+
+
+def read_mxfp4(raw: np.ndarray) -> Blocks:
+    e = raw[..., 0].astype(np.uint32)
+    bits = np.where(e < 2, np.uint32(0x0020_0000) << e, (e - 1) << 23)  # 2^(e-128); the first two are subnormal
+    return Blocks(fields(raw[..., 1:], 4, 16), bits.astype(np.uint32).view(np.float32))
+
+
+def read_nvfp4(raw: np.ndarray) -> Blocks:
+    x = raw[..., :4]
+    exponent, mantissa = (x >> 3 & 15).astype(np.int32), (x & 7).astype(np.float32)
+    scale = np.ldexp(np.where(exponent == 0, mantissa, mantissa + 8), np.maximum(exponent, 1) - 11)
+    scale[x == 0x7F] = 0  # stands for a NaN; ggml reads it as 0
+    return Blocks(fields(raw[..., 4:], 4, 8), np.ones(raw.shape[:2], np.float32), scale.astype(np.float32))
+
+
+TQ1_0 = Coded(TERNARY, 1, read_tq1_0)
+TQ2_0 = Coded(TERNARY, 1, read_tq2_0)
+Q1_0 = Coded((-1, 1), 1, read_q1_0)
+Q2_0 = Coded(TERNARY, 1, read_q2_0)
+IQ4_NL = Coded(IQ4, 1, read_iq4_nl)
+IQ4_XS = Coded(IQ4, 8, read_iq4_xs)
+MXFP4 = Coded(FP4, 1, read_mxfp4)
+NVFP4 = Coded(FP4, 4, read_nvfp4)
