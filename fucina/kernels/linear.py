@@ -9,11 +9,15 @@ bits for any number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+
+from llvmlite import ir
 
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
 from .registry import kernel
+from .superblocks import superblock
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
@@ -25,9 +29,13 @@ class Tile:
 
     def __init__(self, k: Emitter, at: Value, x, d, s, acc) -> None:
         self.k, self.at, self.x_at, self.d_at, self.s_at, self.acc = k, at, x, d, s, acc
-        self.rows = range(len(acc))
+        self.rows, self.lanes = range(len(acc)), 8
 
     # --- weights: lane = output row
+    def field(self, scalar: ir.Type, each: int, offset: int, step: Value | int = 0) -> Value:
+        """`each` numbers of each output row."""
+        return self.k.load(vec(scalar, 8 * each), self.at + step + offset)
+
     def bytes(self, offset: int, step: Value | int = 0) -> Value:
         """Four bytes of each output row."""
         return self.k.load(BYTES, self.at + step + offset)
@@ -60,6 +68,10 @@ class Tile:
     def s(self, row: int) -> Value:
         """The scaled sum of the activations."""
         return self.k.splat(self.k.load(F32, self.s_at[row]))
+
+    def pairs_of(self, v: Value) -> Value:
+        """The int32 lanes as pairs of int16."""
+        return v.bits(vec(I16, 2 * self.lanes))
 
     # --- sums
     def dots(self, bound: int | None, zero: int = 0) -> Dots:
@@ -201,6 +213,7 @@ def q6_k(t: Tile) -> None:
 
 
 BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, "q6_k": q6_k}
+BLOCKS |= {name: partial(superblock, format=f) for name, f in FORMATS.items() if f.coded}
 
 
 # --- drivers --------------------------------------------------------------------------------------------------

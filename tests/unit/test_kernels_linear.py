@@ -133,6 +133,6 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(KernelArgumentError, match="multiple of 32, got 8 x 40"):
         pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 40)
     with pytest.raises(KernelArgumentError, match="no native kernel"):
-        pack(np.zeros((8, 25), np.uint8), 10, 8, 256)
+        pack(np.zeros((8, 25), np.uint8), 40, 8, 256)
     with pytest.raises(KernelArgumentError, match=r"shape \(8, 40\)"):
         pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 64)

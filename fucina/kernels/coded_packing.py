@@ -1,0 +1,61 @@
+"""Coded formats to the layout that they share (see `formats`), in NumPy: reading is `fucina.gguf`'s, the rest is moving bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .formats import GROUP, Format
+
+
+def pack_coded(raw: np.ndarray, f: Format) -> np.ndarray:
+    """Rows of a file, uint8 [n, row bytes], as groups of eight, uint8 [groups, blocks, packed bytes].
+
+    The last group is filled up by repeating the last row.
+    """
+    assert f.coded is not None
+    b = f.coded.read(np.ascontiguousarray(raw).reshape(len(raw), -1, f.raw))
+    fields = [half_bytes(b.d, f.name == "mxfp4")]
+    if b.dmin is not None:
+        fields.append(half_bytes(-b.dmin if f.floors == "one" else b.dmin, False))
+    if b.scales is not None:
+        s = b.scales.view(np.uint8)
+        fields.append((s | b.floors << 4 if b.floors is not None and f.floors == "nibbles" else s)[..., None])
+    if b.floors is not None and f.floors == "pairs":
+        fields.append(b.floors.reshape(*b.floors.shape[:2], -1, 2))
+    fields.append(planes(b.codes, f.coded.bits))
+    return np.concatenate([interleaved(v) for v in fields], axis=-1)
+
+
+def half_bytes(v: np.ndarray, bf16: bool) -> np.ndarray:
+    """[n, blocks] float32 -> their bytes as float16 or bfloat16, [n, blocks, 1, 2]; they fit exactly."""
+    bits: np.ndarray = (v.view(np.uint32) >> 16).astype("<u2") if bf16 else v.astype("<f2")
+    return bits[..., None, None].view(np.uint8).reshape(*v.shape, 1, 2)
+
+
+def planes(codes: np.ndarray, bits: int) -> np.ndarray:
+    """[n, blocks, cols] -> the planes of each 32 columns in fours of bytes, [n, blocks, fours, 4]."""
+    c = codes.reshape(*codes.shape[:2], -1, 8, 4)  # [.., 32 columns, four, byte]
+    out, taken = [], 0
+    for width in (4, 2, 1):
+        if bits & width:
+            part: np.ndarray = c >> np.uint8(taken) & np.uint8((1 << width) - 1)
+            if width == 4:
+                part = part[..., :4, :] | part[..., 4:, :] << 4
+            else:
+                shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
+                runs = part.reshape(*part.shape[:3], width, -1, 4)  # [.., plane's four, field, byte]
+                part = np.bitwise_or.reduce(runs << shifts, axis=-2)
+            out.append(part)
+            taken += width
+    return np.concatenate(out, axis=-2).reshape(*codes.shape[:2], -1, 4)
+
+
+def interleaved(v: np.ndarray) -> np.ndarray:
+    """[n, blocks, fields, bytes of a field] -> [groups, blocks, fields x 8 rows x bytes]."""
+    missing = -len(v) % GROUP
+    if missing:
+        v = np.concatenate([v, np.repeat(v[-1:], missing, axis=0)])
+    blocks, width = v.shape[1], v.shape[3]
+    dtype = f"u{width}"
+    moved = np.ascontiguousarray(v).view(dtype)[..., 0].reshape(-1, GROUP, blocks, v.shape[2]).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(moved).view(np.uint8).reshape(len(v) // GROUP, blocks, -1)
