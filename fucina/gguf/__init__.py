@@ -14,6 +14,7 @@ from .encode import Typed
 from .metadata import Metadata
 from .quants import WRITABLE, dequantize, quantize
 from .reader import GgufFile, TensorInfo
+from .requantize import quantize_file
 from .types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
 from .writer import write_gguf
 
@@ -34,6 +35,7 @@ __all__ = [
     "block_shape",
     "dequantize",
     "quantize",
+    "quantize_file",
     "row_bytes",
     "write_gguf",
 ]

@@ -39,10 +39,13 @@ from __future__ import annotations
 import numpy as np
 
 from .coded import Blocks, Coded, fields, half
+from .fit import ratio, rounded, step_and_floor, step_of, widest
 
-Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("q", "u1", (4, 32))])
-Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("q", "u1", (4, 32))])
-Q6_K = np.dtype([("ql", "u1", (2, 2, 32)), ("qh", "u1", (2, 32)), ("scales", "i1", 16), ("d", "<f2")])
+Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
+Q3_K = np.dtype([("high", "u1", 32), ("q", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
+Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("q", "u1", 128)])
+Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("q", "u1", 128)])
+Q6_K = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -104,83 +107,81 @@ def pack_scales(scale: np.ndarray, floor: np.ndarray) -> np.ndarray:
     return np.concatenate([a, b, c], axis=-1)
 
 
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """numerator / denominator, 0 where the denominator is 0 (a block of zeros has no scale)."""
-    numerator, denominator = np.broadcast_arrays(numerator, denominator)
-    return np.divide(numerator, denominator, out=np.zeros(numerator.shape, np.float32), where=denominator != 0)
+def _parts(x: np.ndarray, n: int) -> np.ndarray:
+    """[rows, blocks, 256] -> [n, rows, blocks, 256 / n]: the weights of each part of n along the first axis."""
+    return np.ascontiguousarray(np.moveaxis(x.reshape(*x.shape[:2], -1, n), -1, 0))
 
 
-def widest(x: np.ndarray) -> np.ndarray:
-    """[…, n] -> […, 1]: the element that is farthest from zero, with its sign."""
-    return np.take_along_axis(x, np.abs(x).argmax(axis=-1, keepdims=True), axis=-1)
+def _joined(fields: np.ndarray, bits: int, run: int) -> np.ndarray:
+    """The inverse of `coded.fields`: [..., n] numbers below 2^bits -> [..., n * bits / 8] bytes."""
+    b = fields.reshape(*fields.shape[:-1], -1, 8 // bits, run)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    return np.bitwise_or.reduce(b << shifts, axis=-2).reshape(*fields.shape[:-1], -1)
 
 
-def _fit_with_floor(x: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Step and floor (both >= 0) of each sub-block x [..., 32] such that x is near step * q - floor, q in 0..top.
-
-    Tries ranges somewhat narrower than min..max: cutting off an outlier lets the others be finer.  For each, q is
-    fixed by rounding, then step and floor come from least squares; the least squared error wins.
-    """
-    low = np.minimum(x.min(axis=-1), 0)
-    high = np.maximum(x.max(axis=-1), 0)
-    best = (high - low) / np.float32(top), -low  # the whole range
-    q = np.clip(np.rint(ratio(x + best[1][..., None], best[0][..., None])), 0, top)
-    best_error = _squared_error(x, q, *best)
-    for shrink in np.linspace(0.75, 1.0, 11, dtype=np.float32):
-        step, floor = (high - low) * shrink / np.float32(top), -low * shrink
-        q = np.clip(np.rint(ratio(x + floor[..., None], step[..., None])), 0, top)
-        mean_q, mean_x = q.mean(axis=-1), x.mean(axis=-1)
-        dq = q - mean_q[..., None]
-        step = ratio((dq * x).sum(axis=-1), (dq * dq).sum(axis=-1))  # the slope of x over q
-        floor = step * mean_q - mean_x
-        through_zero = ratio((q * x).sum(axis=-1), (q * q).sum(axis=-1))  # the slope where a floor would be negative
-        step, floor = np.where(floor < 0, through_zero, step), np.maximum(floor, 0)
-        error = _squared_error(x, q, step, floor)
-        better = error < best_error
-        best = np.where(better, step, best[0]), np.where(better, floor, best[1])
-        best_error = np.where(better, error, best_error)
-    return best
+def _codes(q: np.ndarray) -> np.ndarray:
+    """[n, rows, blocks, parts] -> uint8 [rows, blocks, 256]."""
+    return np.moveaxis(q.astype(np.uint8), 0, -1).reshape(*q.shape[1:3], -1)
 
 
-def _squared_error(x: np.ndarray, q: np.ndarray, step: np.ndarray, floor: np.ndarray) -> np.ndarray:
-    return np.square(step[..., None] * q - floor[..., None] - x).sum(axis=-1)
+def _with_floor(x: np.ndarray, part: int, top: int, most: int, guesses: np.ndarray) -> tuple[np.ndarray, ...]:
+    """d, dmin float16 [rows, blocks], scales and floors uint8 [rows, blocks, parts] up to `most`, and codes."""
+    x = _parts(x, part)
+    shape = x.shape[1:]
+    step, floor = (v.reshape(shape) for v in step_and_floor(x.reshape(part, -1), top, guesses))
+    d, dmin = ((v.max(axis=-1) / np.float32(most)).astype("<f2") for v in (step, floor))
+    d32, dmin32 = d.astype(np.float32)[..., None], dmin.astype(np.float32)[..., None]
+    scale, floor = np.clip(np.rint(ratio(step, d32)), 0, most), np.clip(np.rint(ratio(floor, dmin32)), 0, most)
+    q = rounded(x + dmin32 * floor, ratio(np.float32(1), d32 * scale), 0, top)
+    return d, dmin, scale.astype(np.uint8), floor.astype(np.uint8), _codes(q)
 
 
-def _write_with_floor(x: np.ndarray, dtype: np.dtype, top: int) -> np.ndarray:
-    x = x.reshape(*x.shape[:-1], 8, 32)
-    step, floor = _fit_with_floor(x, top)  # [rows, blocks, 8]
-    b = np.zeros(x.shape[:-2], dtype)
-    b["d"] = step.max(axis=-1) / np.float32(63)
-    b["dmin"] = floor.max(axis=-1) / np.float32(63)
-    d, dmin = b["d"].astype(np.float32)[..., None], b["dmin"].astype(np.float32)[..., None]
-    scale = np.clip(np.rint(ratio(step, d)), 0, 63).astype(np.uint8)
-    floor = np.clip(np.rint(ratio(floor, dmin)), 0, 63).astype(np.uint8)
-    b["scales"] = pack_scales(scale, floor)
-    q = np.clip(np.rint(ratio(x + (dmin * floor)[..., None], (d * scale)[..., None])), 0, top).astype(np.uint8)
-    b["q"] = (q[..., 0::2, :] & 15) | q[..., 1::2, :] << 4
+def write_q2_k(x: np.ndarray) -> np.ndarray:
+    d, dmin, scale, floor, codes = _with_floor(x, 16, 3, 15, np.arange(-0.5, 1.05, 0.1, dtype=np.float32))
+    b = np.zeros(x.shape[:2], Q2_K)
+    b["d"], b["dmin"], b["scales"], b["q"] = d, dmin, scale | floor << 4, _joined(codes, 2, 32)
+    return b
+
+
+def _symmetric(x: np.ndarray, half: int, most: int, guesses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """d float16 [rows, blocks], scales -most..most - 1 [rows, blocks, 16], and codes from 0."""
+    x = _parts(x, 16)
+    step = step_of(x.reshape(16, -1), -half, half - 1, guesses).reshape(x.shape[1:])
+    d = (widest(step)[..., 0] / np.float32(-most)).astype("<f2")
+    d32 = d.astype(np.float32)[..., None]
+    scale = np.clip(np.rint(ratio(step, d32)), -most, most - 1)
+    q = rounded(x, ratio(np.float32(1), d32 * scale), -half, half - 1)
+    return d, scale, _codes(q + np.float32(half))
+
+
+def write_q3_k(x: np.ndarray) -> np.ndarray:
+    d, scale, codes = _symmetric(x, 4, 32, np.arange(-0.9, 0.95, 0.1, dtype=np.float32))
+    scale = (scale + 32).astype(np.uint8)
+    b = np.zeros(x.shape[:2], Q3_K)
+    b["d"], b["high"], b["q"] = d, _joined(codes >> 2, 1, 32), _joined(codes & 3, 2, 32)
+    b["scales"] = np.concatenate([_joined(scale & 15, 4, 8), _joined(scale >> 4, 2, 4)], axis=-1)
+    return b
+
+
+def _write_with_floor(x: np.ndarray, dtype: np.dtype, top: int, guesses: np.ndarray) -> np.ndarray:
+    d, dmin, scale, floor, codes = _with_floor(x, 32, top, 63, guesses)
+    b = np.zeros(x.shape[:2], dtype)
+    b["d"], b["dmin"], b["scales"], b["q"] = d, dmin, pack_scales(scale, floor), _joined(codes & 15, 4, 32)
     if "high" in (dtype.names or ()):
-        b["high"] = np.bitwise_or.reduce(q >> 4 << np.arange(8, dtype=np.uint8)[:, None], axis=-2)
+        b["high"] = _joined(codes >> 4, 1, 32)
     return b
 
 
 def write_q4_k(x: np.ndarray) -> np.ndarray:
-    return _write_with_floor(x, Q4_K, 15)
+    return _write_with_floor(x, Q4_K, 15, np.arange(-0.9, 1.3, 0.2, dtype=np.float32))
 
 
 def write_q5_k(x: np.ndarray) -> np.ndarray:
-    return _write_with_floor(x, Q5_K, 31)
+    return _write_with_floor(x, Q5_K, 31, np.arange(-0.6, 2.2, 0.3, dtype=np.float32))
 
 
 def write_q6_k(x: np.ndarray) -> np.ndarray:
-    x = x.reshape(*x.shape[:-1], 16, 16)
-    step = widest(x)[..., 0] / np.float32(-32)  # signed: the weight farthest from zero gets q = -32
-    b = np.zeros(x.shape[:-2], Q6_K)
-    b["d"] = widest(step)[..., 0] / np.float32(-128)
-    d = b["d"].astype(np.float32)[..., None]
-    b["scales"] = np.clip(np.rint(ratio(step, d)), -128, 127)
-    q = np.clip(np.rint(ratio(x, (d * b["scales"])[..., None])), -32, 31) + 32
-    q = q.astype(np.uint8).reshape(*b.shape, 2, 4, 32)  # halves, k, l
-    low, upper = q & 15, q >> 4
-    b["ql"] = low[..., 0:2, :] | low[..., 2:4, :] << 4
-    b["qh"] = np.bitwise_or.reduce(upper << np.array([0, 2, 4, 6], np.uint8)[:, None], axis=-2)
+    d, scale, codes = _symmetric(x, 32, 128, np.arange(-0.9, 0.95, 0.3, dtype=np.float32))
+    b = np.zeros(x.shape[:2], Q6_K)
+    b["d"], b["scales"], b["ql"], b["qh"] = d, scale, _joined(codes & 15, 4, 64), _joined(codes >> 4, 2, 32)
     return b

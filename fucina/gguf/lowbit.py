@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from .coded import Blocks, Coded, fields, half
+from .fit import ratio, rounded, widest
 
 TERNARY = (-1, 0, 1, 2)
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -70,6 +71,50 @@ def read_nvfp4(raw: np.ndarray) -> Blocks:
     scale = np.ldexp(np.where(exponent == 0, mantissa, mantissa + 8), np.maximum(exponent, 1) - 11)
     scale[x == 0x7F] = 0  # stands for a NaN; ggml reads it as 0
     return Blocks(fields(raw[..., 4:], 4, 8), np.ones(raw.shape[:2], np.float32), scale.astype(np.float32))
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+IQ4_NL_BLOCK = np.dtype([("d", "<f2"), ("q", "u1", 16)])
+TQ2_0_BLOCK = np.dtype([("q", "u1", 64), ("d", "<f2")])
+
+_NEAREST = np.abs(np.arange(-128, 128)[:, None] - np.array(IQ4)).argmin(1).astype(np.uint8)
+"""The code of the value that is nearest to each int8, from -128 on."""
+
+
+def _nearest(x: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """The codes of the values of IQ4 nearest to x · inverse."""
+    return _NEAREST[rounded(x, inverse, -128, 127).astype(np.int16) + 128]
+
+
+def write_iq4_nl(x: np.ndarray) -> np.ndarray:
+    x = np.ascontiguousarray(np.moveaxis(x, -1, 0))  # [32, rows, blocks]
+    peak, values = widest(x, 0)[0], np.array(IQ4, np.float32)
+    best, best_gain = np.zeros_like(peak), np.full_like(peak, -1)
+    for size in np.arange(-136, -98, 7.0, dtype=np.float32):  # what the weight that is farthest from zero becomes
+        for sign in (1, -1):  # the table reaches farther on its negative side, but is not symmetric
+            v = values[_nearest(x, ratio(sign * size, peak))]
+            xv, vv = np.einsum("i...,i...->...", x, v), np.einsum("i...,i...->...", v, v)
+            step = ratio(xv, vv)
+            better = step * xv > best_gain
+            np.copyto(best, step, where=better)
+            np.copyto(best_gain, step * xv, where=better)
+    b = np.zeros(peak.shape, IQ4_NL_BLOCK)
+    b["d"] = best
+    q = np.moveaxis(_nearest(x, ratio(np.float32(1), b["d"].astype(np.float32))), 0, -1)
+    b["q"] = q[..., :16] | q[..., 16:] << 4
+    return b
+
+
+def write_tq2_0(x: np.ndarray) -> np.ndarray:
+    d = np.abs(x).max(axis=-1)
+    q = np.sign(np.trunc(ratio(x, d[..., None]) * 2)) + 1  # half of d, and more, is one
+    b = np.zeros(x.shape[:2], TQ2_0_BLOCK)
+    b["d"] = d
+    b["q"] = np.bitwise_or.reduce(
+        q.astype(np.uint8).reshape(*x.shape[:2], 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None], axis=-2
+    ).reshape(*x.shape[:2], 64)
+    return b
 
 
 TQ1_0 = Coded(TERNARY, 1, read_tq1_0)

@@ -33,7 +33,7 @@ import numpy as np
 from ..errors import BlockFormatError
 from . import iquants, kquants, lowbit
 from .coded import Blocks, Coded, decode, half
-from .kquants import ratio, widest
+from .fit import ratio, widest
 from .types import SUPPORTED, GgmlType, block_shape, ggml_type, row_bytes, type_label
 
 # One block as a NumPy record: `raw.view(Q4_1)` turns [rows, row_bytes] bytes into [rows, blocks] records.
@@ -218,9 +218,13 @@ _WRITERS: dict[GgmlType, Callable[[np.ndarray], np.ndarray]] = {
     GgmlType.Q4_1: write_q4_1,
     GgmlType.Q5_0: write_q5_0,
     GgmlType.Q5_1: write_q5_1,
+    GgmlType.Q2_K: kquants.write_q2_k,
+    GgmlType.Q3_K: kquants.write_q3_k,
     GgmlType.Q4_K: kquants.write_q4_k,
     GgmlType.Q5_K: kquants.write_q5_k,
     GgmlType.Q6_K: kquants.write_q6_k,
+    GgmlType.IQ4_NL: lowbit.write_iq4_nl,
+    GgmlType.TQ2_0: lowbit.write_tq2_0,
 }
 
 

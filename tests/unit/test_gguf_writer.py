@@ -240,7 +240,7 @@ def test_bad_alignment(tmp_path, value):
     [(np.zeros((2, 33), np.float32), "Q4_0"), (np.zeros((2, 19), np.uint8), "Q4_0"),
      (np.zeros((2, 32), np.int32), "Q4_0"), (np.zeros(3, np.float32), "I32"), (np.zeros((), np.float32), "F32"),
      (np.zeros((2, 0), np.float32), "F32"), (np.zeros((1,) * 5, np.float32), "F32"), ([1.0], "F32"),
-     (np.zeros(256, np.float32), "Q2_K"), (np.zeros(256, np.float32), 99)],
+     (np.zeros(256, np.float32), "IQ2_S"), (np.zeros(256, np.float32), 99)],
 )  # fmt: skip
 def test_tensors_that_cannot_be_written(tmp_path, x, t):
     with pytest.raises(GgufError):
