@@ -51,7 +51,7 @@ class Products:
         self.g, self.graphs = g, {}
         self.backend = P(g("ggml_backend_cpu_init"))
         g("ggml_backend_cpu_set_n_threads", self.backend, 1, returns=None)
-        buffers = P(g("ggml_backend_cpu_repack_buffer_type" if repack else "ggml_backend_cpu_buffer_type"))
+        buffers = repacked(g) if repack else P(g("ggml_backend_cpu_buffer_type"))
         context = P(g("ggml_init", Init(1 << 20, None, True)))
         w = P(g("ggml_new_tensor_2d", context, kind, N(cols), N(rows)))
         g("ggml_backend_alloc_ctx_tensors_from_buft", context, buffers)
@@ -78,27 +78,45 @@ class Products:
         return best
 
 
+def repacked(g: Ggml) -> P:
+    """The type of ggml's buffers of repacked weights."""
+    cpu = P(g("ggml_backend_cpu_reg"))
+    address = g("ggml_backend_reg_get_proc_address", cpu, b"ggml_backend_dev_get_extra_bufts")
+    found = ctypes.CFUNCTYPE(ctypes.POINTER(P), P)(address)(P(g("ggml_backend_reg_dev_get", cpu, S(0))))
+    for i in range(9):
+        if not found[i]:
+            break
+        if g("ggml_backend_buft_name", P(found[i]), returns=ctypes.c_char_p) == b"CPU_REPACK":
+            return P(found[i])
+    raise RuntimeError("this ggml repacks no weights")
+
+
 def works(make) -> bool:
     """Whether a child process survives it: repacking a format that cannot be repacked ends the process."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        make().seconds(1, 1)
+        try:
+            make().seconds(1, 1)
+        except Exception:
+            os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
 
 
 def main() -> None:
-    g, products = Ggml(), None
+    g = Ggml()
+    products: Products | None = None
+    answer: dict[str, float]
     for line in sys.stdin:
         asked = json.loads(line)
         if "format" in asked:
             raw = Path(asked["raw"]).read_bytes()
-            args = g, asked["format"], asked["rows"], asked["cols"], raw
-            repack = works(lambda args=args: Products(*args, [1], True))
-            products = Products(*args, asked["counts"], repack)
+            shape = asked["format"], asked["rows"], asked["cols"]
+            repack = works(lambda shape=shape, raw=raw: Products(g, *shape, raw, [1], True))
+            products = Products(g, *shape, raw, asked["counts"], repack)
             answer = {"repacked": repack}
-        else:
+        elif products is not None:
             answer = {"seconds": products.seconds(asked["count"], asked["repetitions"])}
         print(json.dumps(answer), flush=True)
 

@@ -47,15 +47,15 @@ def describe(file: Any) -> dict[str, Any]:
     """Return what is in an open GGUF, as plain values."""
     from ..cache import MAX_ROWS, Layout
     from ..gguf import SUPPORTED
-    from ..kernels.formats import BY_TYPE
     from ..models import read_family
+    from ..ops.multiplied import multiplied
 
     meta = file.metadata
     by_type: dict[str, dict[str, Any]] = defaultdict(lambda: {"tensors": 0, "parameters": 0, "bytes": 0})
     slow = set()
     for tensor in file.tensors.values():
         row = by_type[tensor.ggml_type.name]
-        row["native"] = int(tensor.ggml_type) in BY_TYPE
+        row["native"] = multiplied(tensor.ggml_type)
         if len(tensor.shape) > 1 and tensor.ggml_type in SUPPORTED and not row["native"]:
             slow.add(tensor.ggml_type.name)
         row["tensors"] += 1

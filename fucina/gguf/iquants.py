@@ -23,6 +23,7 @@ import numpy as np
 
 from .coded import Blocks, Coded, fields, half, words
 from .grids import grid
+from .types import GgmlType
 
 _SEVEN = np.arange(128, dtype=np.uint8)
 _EIGHT = _SEVEN | (np.unpackbits(_SEVEN[:, None], axis=1).sum(1) & 1).astype(np.uint8) << 7  # the eighth sign by parity
@@ -104,10 +105,12 @@ _IQ1 = (-7, 1, 9, 0, -9, -1, 7, 0)
 _IQ2 = (8, 25, 43, 0, -8, -25, -43, 0)
 _IQ3 = (4, 12, 20, 28, 36, 44, 52, 62)
 
-IQ1_S = Coded(_IQ1, 8, read_iq1_s, 1 / 8)
-IQ1_M = Coded(_IQ1, 16, read_iq1_m, 1 / 8)
-IQ2_XXS = Coded(_IQ2, 8, read_iq2_xxs, 1 / 8)
-IQ2_XS = Coded(_IQ2, 16, read_iq2_xs, 1 / 8)
-IQ2_S = Coded(_IQ2, 16, read_iq2_s, 1 / 8)
-IQ3_XXS = Coded((*_IQ3, *(-v for v in _IQ3)), 8, read_iq3_xxs, 1 / 4)
-IQ3_S = Coded(tuple(range(-15, 16, 2)), 8, read_iq3_s)
+CODED = {
+    GgmlType.IQ1_S: Coded(_IQ1, 8, read_iq1_s, 1 / 8),
+    GgmlType.IQ1_M: Coded(_IQ1, 16, read_iq1_m, 1 / 8),
+    GgmlType.IQ2_XXS: Coded(_IQ2, 8, read_iq2_xxs, 1 / 8),
+    GgmlType.IQ2_XS: Coded(_IQ2, 16, read_iq2_xs, 1 / 8),
+    GgmlType.IQ2_S: Coded(_IQ2, 16, read_iq2_s, 1 / 8),
+    GgmlType.IQ3_XXS: Coded((*_IQ3, *(-v for v in _IQ3)), 8, read_iq3_xxs, 1 / 4),
+    GgmlType.IQ3_S: Coded(tuple(range(-15, 16, 2)), 8, read_iq3_s),
+}

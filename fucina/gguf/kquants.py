@@ -40,6 +40,7 @@ import numpy as np
 
 from .coded import Blocks, Coded, fields, half
 from .fit import ratio, rounded, step_and_floor, step_of, widest
+from .types import GgmlType
 
 Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 Q3_K = np.dtype([("high", "u1", 32), ("q", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
@@ -87,11 +88,13 @@ def read_q6_k(raw: np.ndarray) -> Blocks:
     return Blocks(codes, half(raw, 208), raw[..., 192:208].view(np.int8))
 
 
-READ_2_K = Coded(tuple(range(4)), 16, read_q2_k)
-READ_3_K = Coded(tuple(range(-4, 4)), 16, read_q3_k)
-READ_4_K = Coded(tuple(range(16)), 8, read_q4_k)
-READ_5_K = Coded(tuple(range(32)), 8, read_q5_k)
-READ_6_K = Coded(tuple(range(-32, 32)), 16, read_q6_k)
+CODED = {
+    GgmlType.Q2_K: Coded(tuple(range(4)), 16, read_q2_k),
+    GgmlType.Q3_K: Coded(tuple(range(-4, 4)), 16, read_q3_k),
+    GgmlType.Q4_K: Coded(tuple(range(16)), 8, read_q4_k),
+    GgmlType.Q5_K: Coded(tuple(range(32)), 8, read_q5_k),
+    GgmlType.Q6_K: Coded(tuple(range(-32, 32)), 16, read_q6_k),
+}
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 
 from .coded import Blocks, Coded, fields, half
 from .fit import ratio, rounded, widest
+from .types import GgmlType
 
 TERNARY = (-1, 0, 1, 2)
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -117,11 +118,13 @@ def write_tq2_0(x: np.ndarray) -> np.ndarray:
     return b
 
 
-TQ1_0 = Coded(TERNARY, 1, read_tq1_0)
-TQ2_0 = Coded(TERNARY, 1, read_tq2_0)
-Q1_0 = Coded((-1, 1), 1, read_q1_0)
-Q2_0 = Coded(TERNARY, 1, read_q2_0)
-IQ4_NL = Coded(IQ4, 1, read_iq4_nl)
-IQ4_XS = Coded(IQ4, 8, read_iq4_xs)
-MXFP4 = Coded(FP4, 1, read_mxfp4)
-NVFP4 = Coded(FP4, 4, read_nvfp4)
+CODED = {
+    GgmlType.IQ4_NL: Coded(IQ4, 1, read_iq4_nl),
+    GgmlType.IQ4_XS: Coded(IQ4, 8, read_iq4_xs),
+    GgmlType.TQ1_0: Coded(TERNARY, 1, read_tq1_0),
+    GgmlType.TQ2_0: Coded(TERNARY, 1, read_tq2_0),
+    GgmlType.Q1_0: Coded((-1, 1), 1, read_q1_0),
+    GgmlType.Q2_0: Coded(TERNARY, 1, read_q2_0),
+    GgmlType.MXFP4: Coded(FP4, 1, read_mxfp4),
+    GgmlType.NVFP4: Coded(FP4, 4, read_nvfp4),
+}

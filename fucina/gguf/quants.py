@@ -186,26 +186,9 @@ _READERS: dict[GgmlType, Callable[[np.ndarray], np.ndarray]] = {
 
 CODED: dict[GgmlType, Coded] = {
     GgmlType.Q5_1: Coded(tuple(range(32)), 1, read_q5_1),
-    GgmlType.Q2_K: kquants.READ_2_K,
-    GgmlType.Q3_K: kquants.READ_3_K,
-    GgmlType.Q4_K: kquants.READ_4_K,
-    GgmlType.Q5_K: kquants.READ_5_K,
-    GgmlType.Q6_K: kquants.READ_6_K,
-    GgmlType.IQ1_S: iquants.IQ1_S,
-    GgmlType.IQ1_M: iquants.IQ1_M,
-    GgmlType.IQ2_XXS: iquants.IQ2_XXS,
-    GgmlType.IQ2_XS: iquants.IQ2_XS,
-    GgmlType.IQ2_S: iquants.IQ2_S,
-    GgmlType.IQ3_XXS: iquants.IQ3_XXS,
-    GgmlType.IQ3_S: iquants.IQ3_S,
-    GgmlType.IQ4_NL: lowbit.IQ4_NL,
-    GgmlType.IQ4_XS: lowbit.IQ4_XS,
-    GgmlType.TQ1_0: lowbit.TQ1_0,
-    GgmlType.TQ2_0: lowbit.TQ2_0,
-    GgmlType.Q1_0: lowbit.Q1_0,
-    GgmlType.Q2_0: lowbit.Q2_0,
-    GgmlType.MXFP4: lowbit.MXFP4,
-    GgmlType.NVFP4: lowbit.NVFP4,
+    **kquants.CODED,
+    **iquants.CODED,
+    **lowbit.CODED,
 }
 """Formats that are read as codes; the others have a reader of their own."""
 

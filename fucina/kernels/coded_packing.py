@@ -14,9 +14,9 @@ def pack_coded(raw: np.ndarray, f: Format) -> np.ndarray:
     """
     assert f.coded is not None
     b = f.coded.read(np.ascontiguousarray(raw).reshape(len(raw), -1, f.raw))
-    fields = [half_bytes(b.d, f.name == "mxfp4")]
+    fields = [raw.reshape(*b.d.shape, f.raw)[..., :1, None] if f.exponent else half_bytes(b.d)]
     if b.dmin is not None:
-        fields.append(half_bytes(-b.dmin if f.floors == "one" else b.dmin, False))
+        fields.append(half_bytes(-b.dmin if f.floors == "one" else b.dmin))
     if b.scales is not None:
         s = b.scales.view(np.uint8)
         fields.append((s | b.floors << 4 if b.floors is not None and f.floors == "nibbles" else s)[..., None])
@@ -26,10 +26,9 @@ def pack_coded(raw: np.ndarray, f: Format) -> np.ndarray:
     return np.concatenate([interleaved(v) for v in fields], axis=-1)
 
 
-def half_bytes(v: np.ndarray, bf16: bool) -> np.ndarray:
-    """[n, blocks] float32 -> their bytes as float16 or bfloat16, [n, blocks, 1, 2]; they fit exactly."""
-    bits: np.ndarray = (v.view(np.uint32) >> 16).astype("<u2") if bf16 else v.astype("<f2")
-    return bits[..., None, None].view(np.uint8).reshape(*v.shape, 1, 2)
+def half_bytes(v: np.ndarray) -> np.ndarray:
+    """[n, blocks] float32 -> their bytes as float16, [n, blocks, 1, 2]; they were float16 in the file."""
+    return v.astype("<f2")[..., None].view(np.uint8).reshape(*v.shape, 1, 2)
 
 
 def planes(codes: np.ndarray, bits: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from . import record as R
 from .formats import FORMATS, NAMES, Format
 from .lang import F32, I8, I16, I32, Emitter, Value, vec
 from .registry import kernel
+from .superblocks import power_of_two
 
 FOUR = vec(I8, 4)
 
@@ -23,12 +24,6 @@ class Row:
         """A float16 of the row, in four lanes."""
         k = self.k
         return k.isa.to_float(k, k.splat(k.load(I16, self.at + self.lane * 2 + offset), 4))
-
-    def bf16(self, offset: int) -> Value:
-        """A bfloat16 of the row, in four lanes."""
-        k = self.k
-        h = k.splat(k.load(I16, self.at + self.lane * 2 + offset), 4)
-        return (h.unsigned(I32) << 16).bits(vec(F32, 4))
 
     def integer(self, offset, width: int = 1) -> Value:
         """A signed byte of the row, as int32 in four lanes; `width` bytes lie between the rows."""
@@ -107,7 +102,7 @@ def coded(w: Row, f: Format) -> None:
     """A block of any coded format, 32 columns at a time."""
     assert f.coded is not None
     k, c = w.k, f.coded
-    d = w.bf16(0) if f.name == "mxfp4" else w.half(0)
+    d = power_of_two(k, w.integer(0, 1) & 255) if f.exponent else w.half(0)
     d = d if c.factor == 1 else d * c.factor
     dmin, scales_at = (w.half(16), 32) if f.floors else (None, 16)
     with k.range(0, f.cols // 32) as j:

@@ -16,7 +16,7 @@ All others are *coded* formats (`fucina.gguf.coded`).  They share one layout, wh
 2 to 5 bits, a table of values, a scale for each part of 16 or 32 columns.  So there is one way to pack them and one to
 multiply with them (`superblocks`).  A block is
 
-    8 x f16 d (mxfp4: bf16) | 8 x f16 dmin | parts x 8 scales | floors | planes of each 32 columns
+    8 x f16 d (mxfp4: 8 exponents) | 8 x f16 dmin | parts x 8 scales | floors | planes of each 32 columns
 
 in which what a format lacks is left out.  Scales are int8.  Floors come in pairs of parts, as the minimums of q4_k do;
 those of q2_k share a byte with the scale (low half) instead.  The planes of 32 columns hold the codes' bits, for eight rows
@@ -71,11 +71,18 @@ class Format:
     floors: str = ""
 
     @property
+    def exponent(self) -> bool:
+        """Its step is a byte, the power of two."""
+        return self.name == "mxfp4"
+
+    @property
     def planes(self) -> int:
         """Bytes before the planes of a coded format's packed block."""
         assert self.coded is not None
         scales = self.coded.parts * 8 if self.coded.parts > 1 else 0
-        return 16 + {"": 0, "one": 16, "pairs": 16 + scales, "nibbles": 16}[self.floors] + scales
+        return (
+            (8 if self.exponent else 16) + {"": 0, "one": 16, "pairs": 16 + scales, "nibbles": 16}[self.floors] + scales
+        )
 
 
 def _coded(name: str, activations: str, sums: str, floors: str = "") -> Format:

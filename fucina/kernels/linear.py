@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from llvmlite import ir
-
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I8, I16, I32, Emitter, Value, vec
 from .registry import kernel
-from .superblocks import superblock
+from .superblocks import moved, superblock
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
@@ -32,10 +30,6 @@ class Tile:
         self.rows, self.lanes = range(len(acc)), 8
 
     # --- weights: lane = output row
-    def field(self, scalar: ir.Type, each: int, offset: int, step: Value | int = 0) -> Value:
-        """`each` numbers of each output row."""
-        return self.k.load(vec(scalar, 8 * each), self.at + step + offset)
-
     def bytes(self, offset: int, step: Value | int = 0) -> Value:
         """Four bytes of each output row."""
         return self.k.load(BYTES, self.at + step + offset)
@@ -68,10 +62,6 @@ class Tile:
     def s(self, row: int) -> Value:
         """The scaled sum of the activations."""
         return self.k.splat(self.k.load(F32, self.s_at[row]))
-
-    def pairs_of(self, v: Value) -> Value:
-        """The int32 lanes as pairs of int16."""
-        return v.bits(vec(I16, 2 * self.lanes))
 
     # --- sums
     def dots(self, bound: int | None, zero: int = 0) -> Dots:
@@ -109,16 +99,9 @@ def nibbles(t: Tile, dots: Dots, first: int, fifth: Value | None = None) -> None
         w = t.bytes(first + 32 * c)
         low, high = w & 15, w >> 4
         if fifth is not None:
-            low, high = low | bit_field(fifth, c, 1), high | bit_field(fifth, c + 4, 1)
+            low, high = low | moved(fifth, c, 1, 4), high | moved(fifth, c + 4, 1, 4)
         dots.add(low, 4 * c)
         dots.add(high, 16 + 4 * c)
-
-
-def bit_field(v: Value, first: int, width: int) -> Value:
-    """Bits first … first + width - 1 of every byte, moved to bit 4."""
-    pairs = v.bits(vec(I16, v.type.count // 2))  # shifting int16 is one instruction; what crosses bytes is masked off
-    pairs = pairs << (4 - first) if first < 4 else pairs >> (first - 4)
-    return pairs.bits(v.type) & (((1 << width) - 1) << 4)
 
 
 def q4_1(t: Tile) -> None:
@@ -199,7 +182,7 @@ def q6_k(t: Tile) -> None:
         for c in range(4):
             a, b, high = (t.bytes(144 + 96 * c + 32 * f, w_step) for f in range(3))
             for f, low in enumerate((a & 15, b & 15, a >> 4, b >> 4)):
-                dots[f].add(low | bit_field(high, 2 * f, 2), 32 * f + 4 * c, x_step)
+                dots[f].add(low | moved(high, 2 * f, 2, 4), 32 * f + 4 * c, x_step)
         for r in t.rows:
             total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
     for j in range(8):  # parts 2j and 2j + 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .formats import Format
-from .lang import F32, I16, I32, Value, vec
+from .lang import F32, I16, I32, Emitter, Value, vec
 
 if TYPE_CHECKING:
     from .linear import Dots, Tile
@@ -119,8 +119,8 @@ def plain(t: Tile, f: Format, w: Terms) -> None:
 def step_of(t: Tile, f: Format) -> Value:
     """The step of the block."""
     assert f.coded is not None
-    if f.name == "mxfp4":
-        return (t.field(I16, 1, 0).unsigned(I32) << 16).bits(vec(F32, t.lanes))
+    if f.exponent:
+        return power_of_two(t.k, t.int8(0) & 255)
     d = t.half(0)
     return d if f.coded.factor == 1 else d * f.coded.factor
 
@@ -145,11 +145,11 @@ def parted(t: Tile, f: Format, w: Terms) -> None:
         if w.zero:
             weights = pair(t, f, scales_at + 16 * i) if parts > 1 else k.const(vec(I16, 2 * t.lanes), 1)
             for r in t.rows:
-                less[r] = less[r] + k.isa.pairs(k, weights, t.pairs_of(t.sums(r, i)))
+                less[r] = less[r] + k.isa.pairs(k, weights, pairs_of(t, t.sums(r, i)))
         if f.floors:
             mins = floor_pair(t, f, i, scales_at, parts)
             for r in t.rows:
-                floors[r] = floors[r] + k.isa.pairs(k, mins, t.pairs_of(t.sums(r, i)))
+                floors[r] = floors[r] + k.isa.pairs(k, mins, pairs_of(t, t.sums(r, i)))
     d, dmin = step_of(t, f), t.half(16) if f.floors else None
     for r in t.rows:
         value = total[r].get() * w.a
@@ -158,6 +158,17 @@ def parted(t: Tile, f: Format, w: Terms) -> None:
         t.gain(r, d * t.d(r), value.float())
         if dmin is not None:
             t.gain(r, dmin * (t.d(r) * -1.0), floors[r].float())
+
+
+def power_of_two(k: Emitter, e: Value) -> Value:
+    """2^(e - 128) of int32 lanes 0 … 255; the first two are subnormal."""
+    bits = k.where(e < 2, k.const(e.type, 0x0020_0000) << e, (e - 1) << 23)
+    return bits.bits(vec(F32, e.type.count))
+
+
+def pairs_of(t: Tile, v: Value) -> Value:
+    """The int32 lanes as pairs of int16."""
+    return v.bits(vec(I16, 2 * t.lanes))
 
 
 def scale(t: Tile, f: Format, at: int, step: Value | int = 0) -> Value:
@@ -171,7 +182,7 @@ def pair(t: Tile, f: Format, at: int, shift: int = 0) -> Value:
     even, odd = t.int8(at), t.int8(at + 8)
     if f.floors == "nibbles":
         even, odd = ((v >> shift) & 15 for v in (even, odd))
-    return t.pairs_of((even & 0xFFFF) | (odd << 16))
+    return pairs_of(t, (even & 0xFFFF) | (odd << 16))
 
 
 def floor_pair(t: Tile, f: Format, i: int, scales_at: int, parts: int) -> Value:
