@@ -262,9 +262,10 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     f = FORMATS[fmt]
     if f.activations == "f32":
         return float_tile, k.isa.float_tiles
-    # q8k keeps more sums per row: beyond four rows, registers run out; coded formats have fewer sums at a time
-    most = 4 if f.activations == "q8k" and not f.coded else 8
-    return quantised_tile, [m for m in k.isa.tiles if m <= most]
+    if f.activations == "q8":
+        return quantised_tile, k.isa.tiles
+    # q8k keeps more sums per row: beyond four rows, registers run out; coded formats have fewer at a time
+    return quantised_tile, [m for m in k.isa.tiles if m <= 4 or (m == 8 and f.coded)]
 
 
 @kernel("linear", NAMES, rule="columns", params="w cols x x_step d s out n")
