@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from .formats import GROUP, Format
@@ -32,21 +34,26 @@ def half_bytes(v: np.ndarray) -> np.ndarray:
 
 
 def planes(codes: np.ndarray, bits: int) -> np.ndarray:
-    """[n, blocks, cols] -> the planes of each 32 columns in fours of bytes, [n, blocks, fours, 4]."""
-    c = codes.reshape(*codes.shape[:2], -1, 8, 4)  # [.., 32 columns, four, byte]
-    out, taken = [], 0
+    """[n, blocks, cols] -> the planes of each 32 columns in fours of bytes, [n, blocks, fours, 4].
+
+    Four codes are one number of 32 bits here, and all of the same place in their 32 columns lie together: NumPy's loops are
+    long, and no bit leaves its byte.
+    """
+    n, blocks, cols = codes.shape
+    c = np.ascontiguousarray(
+        np.moveaxis(np.ascontiguousarray(codes).view("<u4").reshape(n, blocks, cols // 32, 8), -1, 0)
+    )
+    fours: list[np.ndarray] = []
+    taken = 0
     for width in (4, 2, 1):
         if bits & width:
-            part: np.ndarray = c >> np.uint8(taken) & np.uint8((1 << width) - 1)
-            if width == 4:
-                part = part[..., :4, :] | part[..., 4:, :] << 4
-            else:
-                shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
-                runs = part.reshape(*part.shape[:3], width, -1, 4)  # [.., plane's four, field, byte]
-                part = np.bitwise_or.reduce(runs << shifts, axis=-2)
-            out.append(part)
+            part = c >> np.uint32(taken) & np.uint32(((1 << width) - 1) * 0x0101_0101)
+            shifted = [part[i] << np.uint32((i // 4 if width == 4 else i % (8 // width)) * width) for i in range(8)]
+            for four in range(width):
+                members = shifted[four::4] if width == 4 else shifted[four * (8 // width) : (four + 1) * (8 // width)]
+                fours.append(reduce(np.bitwise_or, members))
             taken += width
-    return np.concatenate(out, axis=-2).reshape(*codes.shape[:2], -1, 4)
+    return np.stack(fours, axis=-1).reshape(n, blocks, -1, 1).view(np.uint8)
 
 
 def interleaved(v: np.ndarray) -> np.ndarray:
