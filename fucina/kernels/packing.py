@@ -1,6 +1,6 @@
 """Packing at load: matrices of a GGUF file to layout p8 (see `formats`), by compiled code and without the GIL.
 
-Coded formats are packed by NumPy (`coded_packing`), some five times slower and still faster than most disks.
+Coded formats are packed by NumPy (`coded_packing`), which takes a processor 2 to 5 ns per weight.
 """
 
 from __future__ import annotations
