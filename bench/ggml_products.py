@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 P, N, S = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
@@ -78,7 +79,7 @@ class Products:
         return best
 
 
-def repacked(g: Ggml) -> P:
+def repacked(g: Ggml) -> ctypes.c_void_p:
     """The type of ggml's buffers of repacked weights."""
     cpu = P(g("ggml_backend_cpu_reg"))
     address = g("ggml_backend_reg_get_proc_address", cpu, b"ggml_backend_dev_get_extra_bufts")
@@ -112,9 +113,10 @@ def main() -> None:
         asked = json.loads(line)
         if "format" in asked:
             raw = Path(asked["raw"]).read_bytes()
-            shape = asked["format"], asked["rows"], asked["cols"]
-            repack = works(lambda shape=shape, raw=raw: Products(g, *shape, raw, [1], True))
-            products = Products(g, *shape, raw, asked["counts"], repack)
+            kind, rows, cols, counts = (asked[name] for name in ("format", "rows", "cols", "counts"))
+            make = partial(Products, g, kind, rows, cols, raw)
+            repack = works(partial(make, [1], True))
+            products = make(counts, repack)
             answer = {"repacked": repack}
         elif products is not None:
             answer = {"seconds": products.seconds(asked["count"], asked["repetitions"])}
