@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fucina.gguf import WRITABLE, GgmlType, dequantize, quantize
 from fucina.kernels import record as R
 from fucina.kernels.formats import FORMATS, Format, activation_bytes
 from fucina.kernels.invoke import function, record_words
@@ -26,19 +25,7 @@ from fucina.kernels.memory import aligned
 from fucina.kernels.packing import pack
 from fucina.measure.duel import find_peer
 
-
-def some_rows(f: Format, rows: int, cols: int) -> np.ndarray:
-    """Rows of a file; of a format that is only read, rows of bytes that stand for finite numbers of usual sizes."""
-    rng = np.random.default_rng(0)
-    if GgmlType(f.ggml_type) in WRITABLE:
-        few = quantize(rng.standard_normal((64, cols)).astype(np.float32), f.ggml_type)
-    else:
-        few = rng.integers(0, 64, (64, cols // f.cols, f.raw), dtype=np.uint8)
-        if f.name == "mxfp4":
-            few[..., 0] = 124
-        few = few.reshape(64, -1)
-        assert np.isfinite(dequantize(few, f.ggml_type)).all()
-    return np.ascontiguousarray(np.tile(few, (rows // 64, 1)))
+from .kernels import some_rows
 
 
 class Ours:
@@ -119,7 +106,7 @@ def main() -> None:
         )
     for name in a.formats.split(","):
         f = FORMATS[name]
-        raw = some_rows(f, a.rows, a.cols)
+        raw = np.ascontiguousarray(np.tile(some_rows(f, a.cols), (a.rows // 64, 1)))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "weights.bin"
             path.write_bytes(raw.tobytes())
