@@ -16,10 +16,10 @@ import time
 
 import numpy as np
 
-from fucina.gguf import quantize
+from fucina.gguf import WRITABLE, GgmlType, dequantize, quantize
 from fucina.kernels import record as R
 from fucina.kernels.attention import scratch_bytes
-from fucina.kernels.formats import FORMATS
+from fucina.kernels.formats import FORMATS, Format
 from fucina.kernels.invoke import function, record_words
 from fucina.kernels.memory import aligned
 from fucina.kernels.packing import PackedWeight, pack
@@ -47,11 +47,23 @@ def in_threads(threads: int, work) -> float:
     return seconds
 
 
+def some_rows(f: Format, cols: int) -> np.ndarray:
+    """64 rows of a file; of a format that is only read, rows of bytes that stand for finite numbers."""
+    if GgmlType(f.ggml_type) in WRITABLE:
+        return quantize(np.random.default_rng(0).standard_normal((64, cols)).astype(np.float32), f.ggml_type)
+    raw = np.random.default_rng(0).integers(0, 64, (64, cols // f.cols, f.raw), dtype=np.uint8)
+    if f.exponent:
+        raw[..., 0] = 124  # near one: subnormal numbers are slow
+    raw = raw.reshape(64, -1)
+    assert np.isfinite(dequantize(raw, f.ggml_type)).all()
+    return raw
+
+
 def matrix(fmt: str, cols: int, megabytes: float) -> PackedWeight:
     """A packed matrix of about `megabytes` MB: a few random rows, repeated."""
     f = FORMATS[fmt]
     rows = max(64, int(megabytes * 2**20 / (cols // f.cols * f.packed / 8)) // 64 * 64)
-    few = quantize(np.random.default_rng(0).standard_normal((64, cols)).astype(np.float32), f.ggml_type)
+    few = some_rows(f, cols)
     p = pack(few, f.ggml_type, 64, cols)
     data = aligned(p.nbytes * (rows // 64))
     data.reshape(rows // 64, -1)[:] = p.data

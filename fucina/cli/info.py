@@ -48,12 +48,18 @@ def run(args: argparse.Namespace) -> int:
 def describe(file: Any) -> dict[str, Any]:
     """Return what is in an open GGUF, as plain values."""
     from ..cache import MAX_ROWS, Layout
+    from ..gguf import SUPPORTED
     from ..models import read_family
+    from ..ops.multiplied import multiplied
 
     meta = file.metadata
-    by_type: dict[str, dict[str, int]] = defaultdict(lambda: {"tensors": 0, "parameters": 0, "bytes": 0})
+    by_type: dict[str, dict[str, Any]] = defaultdict(lambda: {"tensors": 0, "parameters": 0, "bytes": 0})
+    slow = set()
     for tensor in file.tensors.values():
         row = by_type[tensor.ggml_type.name]
+        row["native"] = multiplied(tensor.ggml_type)
+        if len(tensor.shape) > 1 and tensor.ggml_type in SUPPORTED and not row["native"]:
+            slow.add(tensor.ggml_type.name)
         row["tensors"] += 1
         row["parameters"] += math.prod(tensor.shape)
         row["bytes"] += tensor.nbytes
@@ -74,6 +80,7 @@ def describe(file: Any) -> dict[str, Any]:
         },
         "parameters": sum(row["parameters"] for row in by_type.values()),
         "tensor_types": dict(by_type),
+        "needs_naive": sorted(slow),
         "chat_template": "tokenizer.chat_template" in meta,
         "tokenizer": _tokenizer(meta),
     }
@@ -130,11 +137,17 @@ def _readable(d: dict[str, Any]) -> str:
         if recurrent := d["cache_bytes_of_recurrent_parts"]:
             more += f", and {recurrent:,} bytes of recurrent parts in each of three banks"
         lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16)"))
+    if d["needs_naive"]:
+        types = ", ".join(d["needs_naive"])
+        lines.append(
+            ("fast engine", f"no: it does not multiply {types}; --backend naive does, some hundred times slower")
+        )
     lines.append(("tokenizer", _tokenizer_line(d["tokenizer"])))
     lines.append(("chat template", "yes" if d["chat_template"] else "no: a base model, it continues text"))
     out = [text.columns(lines), ""]
-    rows = [("type", "tensors", "parameters", "bytes")]
-    rows += [(t, f"{r['tensors']}", f"{r['parameters']:,}", f"{r['bytes']:,}") for t, r in d["tensor_types"].items()]
+    rows: list[tuple[str, ...]] = [("type", "tensors", "parameters", "bytes", "fast engine")]
+    for t, r in d["tensor_types"].items():
+        rows.append((t, f"{r['tensors']}", f"{r['parameters']:,}", f"{r['bytes']:,}", "yes" if r["native"] else "no"))
     out.append(text.columns(rows, right=(1, 2, 3)))
     if "tensors" in d:
         rows = [("tensor", "shape", "type", "bytes")]

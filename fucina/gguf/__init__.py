@@ -12,14 +12,16 @@ Where to read on: `parse` (the file, field by field), `quants` and `kquants` (nu
 from ..errors import BlockFormatError, GgufError, GgufIncomplete, GgufOpenError
 from .encode import Typed
 from .metadata import Metadata
-from .quants import dequantize, quantize
+from .quants import WRITABLE, dequantize, quantize
 from .reader import GgufFile, TensorInfo
+from .requantize import quantize_file
 from .types import READABLE, SUPPORTED, GgmlType, ValueType, block_shape, row_bytes
 from .writer import write_gguf
 
 __all__ = [
     "READABLE",
     "SUPPORTED",
+    "WRITABLE",
     "BlockFormatError",
     "GgmlType",
     "GgufError",
@@ -33,6 +35,7 @@ __all__ = [
     "block_shape",
     "dequantize",
     "quantize",
+    "quantize_file",
     "row_bytes",
     "write_gguf",
 ]

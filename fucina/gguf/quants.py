@@ -20,8 +20,8 @@ one AND and one shift give two runs of 16 weights in order.
 
 F32, F16 and BF16 have no blocks.  BF16 is the upper half of a float32: widening it is a shift by 16 bits.
 
-This code is the reference that the compiled kernels are compared with; it favours being read over being fast.  The
-256-column formats Q4_K, Q5_K and Q6_K are in `fucina.gguf.kquants`.
+This code is the reference that the compiled kernels are compared with; it favours being read over being fast.  The other
+formats are in `fucina.gguf.kquants`, `fucina.gguf.iquants` and `fucina.gguf.lowbit`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import BlockFormatError
-from . import kquants
-from .kquants import ratio, widest
+from . import iquants, kquants, lowbit
+from .coded import Blocks, Coded, decode, half
+from .fit import ratio, widest
 from .types import SUPPORTED, GgmlType, block_shape, ggml_type, row_bytes, type_label
 
 # One block as a NumPy record: `raw.view(Q4_1)` turns [rows, row_bytes] bytes into [rows, blocks] records.
@@ -96,10 +97,9 @@ def read_q5_0(raw: np.ndarray) -> np.ndarray:
     return _f32(b["d"]) * q
 
 
-def read_q5_1(raw: np.ndarray) -> np.ndarray:
-    b = raw.view(Q5_1)
-    q = _nibbles(b["q"]) | _fifth_bits(b["high"])  # 0 .. 31
-    return _f32(b["d"]) * q + _f32(b["m"])
+def read_q5_1(raw: np.ndarray) -> Blocks:
+    b = raw.view(Q5_1)[..., 0]
+    return Blocks(_nibbles(b["q"]) | _fifth_bits(b["high"]), half(raw, 0), dmin=-half(raw, 2))
 
 
 # --- writing: [rows, blocks, 32] float32 -> [rows, blocks] records -------------------------------------------------
@@ -182,11 +182,15 @@ _READERS: dict[GgmlType, Callable[[np.ndarray], np.ndarray]] = {
     GgmlType.Q4_0: read_q4_0,
     GgmlType.Q4_1: read_q4_1,
     GgmlType.Q5_0: read_q5_0,
-    GgmlType.Q5_1: read_q5_1,
-    GgmlType.Q4_K: kquants.read_q4_k,
-    GgmlType.Q5_K: kquants.read_q5_k,
-    GgmlType.Q6_K: kquants.read_q6_k,
 }
+
+CODED: dict[GgmlType, Coded] = {
+    GgmlType.Q5_1: Coded(tuple(range(32)), 1, read_q5_1),
+    **kquants.CODED,
+    **iquants.CODED,
+    **lowbit.CODED,
+}
+"""Formats that are read as codes; the others have a reader of their own."""
 
 _WRITERS: dict[GgmlType, Callable[[np.ndarray], np.ndarray]] = {
     GgmlType.F32: write_f32,
@@ -197,17 +201,25 @@ _WRITERS: dict[GgmlType, Callable[[np.ndarray], np.ndarray]] = {
     GgmlType.Q4_1: write_q4_1,
     GgmlType.Q5_0: write_q5_0,
     GgmlType.Q5_1: write_q5_1,
+    GgmlType.Q2_K: kquants.write_q2_k,
+    GgmlType.Q3_K: kquants.write_q3_k,
     GgmlType.Q4_K: kquants.write_q4_k,
     GgmlType.Q5_K: kquants.write_q5_k,
     GgmlType.Q6_K: kquants.write_q6_k,
+    GgmlType.IQ4_NL: lowbit.write_iq4_nl,
+    GgmlType.TQ2_0: lowbit.write_tq2_0,
 }
 
 
-def _known(format: GgmlType | int | str) -> GgmlType:
+WRITABLE: frozenset[GgmlType] = frozenset(_WRITERS)
+"""Formats that `quantize` writes."""
+
+
+def _known(format: GgmlType | int | str, known: frozenset[GgmlType], what: str) -> GgmlType:
     t = ggml_type(format)
-    if t not in SUPPORTED:
-        names = ", ".join(s.name for s in sorted(SUPPORTED))
-        raise BlockFormatError(f"tensor format {type_label(t)} cannot be (de)quantised; supported: {names}")
+    if t not in known:
+        names = ", ".join(s.name for s in sorted(known))
+        raise BlockFormatError(f"tensor format {type_label(t)} cannot be {what}; supported: {names}")
     return t
 
 
@@ -231,7 +243,7 @@ def dequantize(raw: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
     BlockFormatError
         `raw` is not a uint8 matrix, its rows are not whole blocks, or the format is not supported.
     """
-    t = _known(format)
+    t = _known(format, SUPPORTED, "dequantised")
     cols, size = block_shape(t)
     if not isinstance(raw, np.ndarray) or raw.dtype != np.uint8 or raw.ndim != 2:
         found = f"{raw.dtype} {list(raw.shape)}" if isinstance(raw, np.ndarray) else type(raw).__name__
@@ -240,7 +252,8 @@ def dequantize(raw: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
     if width == 0 or width % size:
         raise BlockFormatError(f"dequantize {t.name}: rows of {width} bytes; expected a multiple of {size}, and not 0")
     with np.errstate(all="ignore"):  # foreign bytes may hold inf or NaN scales: they come out as they are
-        out = _READERS[t](np.ascontiguousarray(raw))
+        raw, coded = np.ascontiguousarray(raw), CODED.get(t)
+        out = decode(coded, coded.read(raw.reshape(rows, -1, size))) if coded else _READERS[t](raw)
     return out.reshape(rows, width // size * cols)
 
 
@@ -265,7 +278,7 @@ def quantize(x: np.ndarray, format: GgmlType | int | str) -> np.ndarray:
         `x` is not a float matrix, its rows are not whole blocks, it holds NaN or infinities or numbers that the format
         cannot hold, or the format is not supported.
     """
-    t = _known(format)
+    t = _known(format, WRITABLE, "written")
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.ndim != 2:
         found = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
         raise BlockFormatError(f"quantize {t.name}: got {found}; expected a float32 array [rows, cols]")

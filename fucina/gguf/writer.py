@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +25,12 @@ from .encode import encode_metadata, length_and_bytes, utf8
 from .limits import MAX_DIMS, MAX_HEADER, MAX_NAME, alignment_of
 from .mapping import shown
 from .metadata import Metadata
-from .quants import quantize
+from .quants import WRITABLE, dequantize, quantize
 from .reader import TensorInfo
 from .split import is_part
 from .types import SUPPORTED, GgmlType, block_shape, ggml_type, plain_dtype, row_bytes
+
+PIECE = 1 << 17  # weights that are quantised at a time: the arrays of it should stay in a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +40,26 @@ class _Tensor:
     dims: tuple[int, ...]  # NumPy order
     nbytes: int
     array: np.ndarray
+    source: TensorInfo | None = None  # whose bytes `array` is, where they are in another format
 
 
-def _array_and_format(value: Any) -> tuple[np.ndarray, GgmlType | int | str]:
-    if isinstance(value, TensorInfo):
-        return value.data.reshape(*value.shape[:-1], value.row_bytes), value.ggml_type
-    return value
+def _tensor(name: str, value: Any) -> _Tensor:
+    """What is to be written for an entry of `write_gguf`'s tensors."""
+    info, format = value if isinstance(value, tuple) else (value, None)
+    if not isinstance(info, TensorInfo):
+        return _of_array(name, info, format)
+    raw = info.data.reshape(*info.shape[:-1], info.row_bytes)
+    t = info.ggml_type if format is None else ggml_type(format)
+    if t == info.ggml_type:
+        return _of_array(name, raw, t)
+    if info.ggml_type not in SUPPORTED or t not in WRITABLE:
+        raise BlockFormatError(f"tensor {shown(name)}: {info.ggml_type.name} cannot be written as {t.name}")
+    *lead, last = info.shape
+    nbytes = int(np.prod(lead, dtype=np.int64)) * row_bytes(last, t)
+    return replace(_of_array(name, raw, info.ggml_type), format=t, nbytes=nbytes, source=info)
 
 
-def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
+def _of_array(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tensor:
     if not isinstance(name, str) or not name:
         raise GgufError(f"tensor name {checks.shown(name)}: expected a string that is not empty")
     if len(utf8(name)) > MAX_NAME:
@@ -59,7 +75,7 @@ def _tensor(name: str, array: np.ndarray, format: GgmlType | int | str) -> _Tens
         if last % block_bytes:
             raise BlockFormatError(f"{label}: rows of {last} bytes; expected a multiple of {block_bytes} for {t.name}")
         return _Tensor(name, t, (*lead, last // block_bytes * block_cols), array.nbytes, array)
-    if not (_is_stored_as_is(array, t) or (t in SUPPORTED and array.dtype.kind == "f")):
+    if not (_is_stored_as_is(array, t) or (t in WRITABLE and array.dtype.kind == "f")):
         raise BlockFormatError(f"{label}: {array.dtype} numbers cannot be written as {t.name}")
     return _Tensor(name, t, array.shape, int(np.prod(lead, dtype=np.int64)) * row_bytes(last, t), array)
 
@@ -69,14 +85,28 @@ def _is_stored_as_is(array: np.ndarray, format: GgmlType) -> bool:
     return array.dtype == np.uint8 or (plain is not None and array.dtype == plain)
 
 
-def _write_tensor(out: BinaryIO, tensor: _Tensor, chunk: int = 1 << 22) -> None:
+def _pieces(tensor: _Tensor, threads: ThreadPoolExecutor, at_once: int) -> Iterator[np.ndarray]:
+    """The bytes to write, some rows at a time: quantising needs several times their memory."""
     rows = tensor.array.reshape(-1, tensor.array.shape[-1])
-    step = max(1, chunk // rows.shape[1])
-    for i in range(0, len(rows), step):  # some rows at a time: quantising needs several times their memory
-        part = rows[i : i + step]
-        if not _is_stored_as_is(part, tensor.format):
-            part = quantize(part, tensor.format)
-        out.write(np.ascontiguousarray(part).data)
+    weights = tensor.dims[-1]
+    step = max(1, PIECE // weights)
+
+    def piece(start: int) -> np.ndarray:
+        part = rows[start : start + step]
+        if tensor.source is not None:
+            return quantize(dequantize(part, tensor.source.ggml_type), tensor.format)
+        return np.ascontiguousarray(part if _is_stored_as_is(part, tensor.format) else quantize(part, tensor.format))
+
+    starts = iter(range(0, len(rows), step))
+    waiting = deque(threads.submit(piece, i) for i in islice(starts, at_once))
+    try:
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(threads.submit(piece, i) for i in islice(starts, 1))
+            yield done
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def _typed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,7 +117,9 @@ def _typed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Any],
-    tensors: Mapping[str, TensorInfo | tuple[np.ndarray, GgmlType | int | str]],
+    tensors: Mapping[str, TensorInfo | tuple[np.ndarray | TensorInfo, GgmlType | int | str]],
+    progress: Callable[[int, int], None] | None = None,
+    threads: int = 1,
 ) -> None:
     """Write a GGUF file.
 
@@ -103,7 +135,11 @@ def write_gguf(
         Name -> (array, format).  A uint8 array holds the bytes of the format, [..., row_bytes]; a float array is
         quantised to the format, [..., cols]; integers are written as the plain format of their dtype.  The array's axes
         are the tensor's: [n] is a vector, [1, n] a matrix of one row.  A `TensorInfo` of an open file is copied as it
-        is.
+        is, and with a format it is converted.
+    progress
+        Called as progress(bytes written, bytes in all) while tensors are written.
+    threads
+        Threads that quantise.
 
     Raises
     ------
@@ -113,10 +149,11 @@ def write_gguf(
         The file cannot be written; no file is left.
     """
     path = Path(path)
-    part = is_part(path, [value.part for value in tensors.values() if isinstance(value, TensorInfo)])
+    sources = [value[0] if isinstance(value, tuple) else value for value in tensors.values()]
+    part = is_part(path, [source.part for source in sources if isinstance(source, TensorInfo)])
     encoded = encode_metadata({k: v for k, v in _typed(metadata).items() if part or not str(k).startswith("split.")})
     alignment = alignment_of(encoded.entries, str(path))
-    todo = [_tensor(name, *_array_and_format(value)) for name, value in tensors.items()]
+    todo = [_tensor(name, value) for name, value in tensors.items()]
     header = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(todo), len(encoded.entries)) + encoded.data)
     offset = 0
     for t in todo:
@@ -125,9 +162,16 @@ def write_gguf(
         offset += -(-t.nbytes // alignment) * alignment
     if len(header) > MAX_HEADER:
         raise GgufError(f"{path}: the header would have {len(header)} bytes; expected at most {MAX_HEADER}")
-    with replacing(path) as temporary, open(temporary, "xb") as out:
+    total, written = sum(t.nbytes for t in todo), 0
+    with replacing(path) as temporary, open(temporary, "xb") as out, ThreadPoolExecutor(threads) as pool:
         out.write(header)
         for t in todo:
             out.write(bytes(-out.tell() % alignment))
-            _write_tensor(out, t)
+            for piece in _pieces(t, pool, threads + 1):
+                out.write(piece.data)
+                written += piece.nbytes
+                if progress is not None:
+                    progress(written, total)
+            if t.source is not None:
+                t.source.release_pages()
         out.write(bytes(-out.tell() % alignment))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from . import record as R
-from .formats import FORMATS, NAMES
+from .formats import FORMATS, NAMES, Format
 from .lang import F32, I8, I16, I32, Emitter, Value, vec
 from .registry import kernel
+from .superblocks import power_of_two
 
 FOUR = vec(I8, 4)
 
@@ -21,10 +25,14 @@ class Row:
         k = self.k
         return k.isa.to_float(k, k.splat(k.load(I16, self.at + self.lane * 2 + offset), 4))
 
-    def byte(self, offset, width: int = 1) -> Value:
-        """A signed byte of the row, as float in four lanes; `width` bytes lie between the rows."""
+    def integer(self, offset, width: int = 1) -> Value:
+        """A signed byte of the row, as int32 in four lanes; `width` bytes lie between the rows."""
         k = self.k
-        return k.splat(k.load(I8, self.at + self.lane * width + offset), 4).signed(I32).float()
+        return k.splat(k.load(I8, self.at + self.lane * width + offset), 4).signed(I32)
+
+    def byte(self, offset, width: int = 1) -> Value:
+        """The same as float."""
+        return self.integer(offset, width).float()
 
     def four(self, offset) -> Value:
         """Four bytes of the row, unsigned, as int32."""
@@ -90,6 +98,57 @@ def q6_k(w: Row) -> None:
                 w.put(to + (32 * f + 4 * c), (v - 32).float() * scale)
 
 
+def coded(w: Row, f: Format) -> None:
+    """A block of any coded format, 32 columns at a time."""
+    assert f.coded is not None
+    k, c = w.k, f.coded
+    d = power_of_two(k, w.integer(0, 1) & 255) if f.exponent else w.half(0)
+    d = d if c.factor == 1 else d * c.factor
+    dmin, scales_at = (w.half(16), 32) if f.floors else (None, 16)
+    with k.range(0, f.cols // 32) as j:
+        planes, at = {}, f.planes
+        for width in (4, 2, 1):
+            if c.bits & width:
+                planes[width] = [w.four(j * (32 * c.bits) + (at + 32 * i)) for i in range(width)]
+                at += 32 * width
+        for half in range(2):  # 16 columns
+            part = j * 2 + half if c.parts == 16 else j
+            scale, less = d, dmin
+            if c.parts > 1:
+                s = w.integer(part * 8 + scales_at)
+                scale = d * (s & 15 if f.floors == "nibbles" else s).float()
+                if f.floors == "nibbles":
+                    less = w.half(16) * ((s >> 4) & 15).float()
+                elif f.floors == "pairs":
+                    at = (part >> 1) * 16 + (part & 1) + (scales_at + 8 * c.parts)
+                    less = w.half(16) * w.byte(at, 2)
+            for i in range(4 * half, 4 * half + 4):
+                v = value(k, c.values, code(planes, i)).float() * scale
+                w.put(j * 32 + 4 * i, v if dmin is None else v + less if f.floors == "one" else v - less)
+
+
+def code(planes: dict[int, list[Value]], c: int) -> Value:
+    """The codes of columns 4c … 4c + 3, as int32; see `superblocks.Planes`."""
+    out, to = None, 0
+    for width, fours in planes.items():
+        four, first = {4: (c % 4, c // 4 * 4), 2: (c // 4, c % 4 * 2), 1: (0, c)}[width]
+        part = ((fours[four] >> first) & ((1 << width) - 1)) << to
+        out, to = part if out is None else out | part, to + width
+    assert out is not None
+    return out
+
+
+def value(k: Emitter, values: Sequence[int], codes: Value) -> Value:
+    """values[code] of int32 lanes."""
+    step = values[1] - values[0]
+    if all(v == step * c + values[0] for c, v in enumerate(values)):
+        return codes * step + values[0]
+    out = k.const(codes.type, values[0])
+    for c, v in enumerate(values):
+        out = k.where(codes.eq(c), k.const(codes.type, v), out)
+    return out
+
+
 def number(k: Emitter, fmt: str, at: Value) -> Value:
     """One float of a float format."""
     if fmt == "f32":
@@ -98,7 +157,15 @@ def number(k: Emitter, fmt: str, at: Value) -> Value:
     return (k.isa.to_float(k, h) if fmt == "f16" else (h.unsigned(I32) << 16).bits(vec(F32, 4))).lane(0)
 
 
-BLOCKS = {"q8_0": q8_0, "q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q4_k": q4_k, "q6_k": q6_k}
+BLOCKS: dict[str, Callable[[Row], None]] = {
+    "q8_0": q8_0,
+    "q4_0": q4_0,
+    "q4_1": q4_1,
+    "q5_0": q5_0,
+    "q4_k": q4_k,
+    "q6_k": q6_k,
+}
+BLOCKS |= {name: partial(coded, f=f) for name, f in FORMATS.items() if f.coded}
 
 
 @kernel("embed", NAMES, rule="rows", params="w cols out scale:f32")

@@ -4,6 +4,7 @@ Everything else in a kernel is plain vector code that LLVM lowers by itself.  Wh
 
 - the dot product of int8 quadruples into int32 lanes (`Dot`), the heart of every quantised matrix product,
 - the dot product of int16 pairs (`pairs`),
+- looking bytes up in a table of sixteen (`lookup`),
 - float16 to and from float32,
 - how many activation rows and output rows a tile of a matrix product holds (`tiles`, `wide`): more registers, more rows.
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import IsaError
-from .lang import F16, F32, I16, I32, Emitter, Value, vec
+from .lang import F16, F32, I8, I16, I32, Emitter, Value, vec
 
 Start = Callable[[], Value] | None  # emits the vector that a sum starts from
 
@@ -87,6 +88,8 @@ class Avx2Dot(Dot):
         by = k.const(vec(I16, 16), 1) if scale is None else ((scale & 0xFFFF) | (scale << 16)).bits(vec(I16, 16))
         for h in self.halves:
             self.gain(k.isa.pairs(k, h, by))
+        if self.most == 1 and scale is not None:  # nothing waits in halves
+            return super().total() * scale
         return super().total()
 
 
@@ -194,9 +197,38 @@ class Isa:
     x86: bool = True
     registers: int = 16
 
+    @property
+    def unsigned(self) -> bool:
+        """Weights are multiplied as bytes of 0 … 255; signed ones cost more."""
+        return self.dot is VnniDot
+
     def pairs(self, k: Emitter, x: Value, y: Value) -> Value:
         """Lane i is x[2i]·y[2i] + x[2i+1]·y[2i+1] of int16 lanes, in int32."""
         return (x86_pairs if self.x86 else generic_pairs)(k, x, y)
+
+    def lookup(self, k: Emitter, table: Sequence[int], codes: Value) -> Value:
+        """table[code] in every lane of bytes; `table` has 8 or 16 numbers of 8 bits, codes are below that."""
+        t = codes.type
+        numbers = [(v + 128) % 256 - 128 for v in table]
+        numbers += [0] * (16 - len(numbers))
+        if not self.x86:
+            return self.gather(k, numbers, codes)
+        name = "llvm.x86.avx2.pshuf.b" if t.count == 32 else "llvm.x86.avx512.pshuf.b.512"
+        return k.call(name, t, k.const(t, numbers * (t.count // 16)), codes)
+
+    def gather(self, k: Emitter, numbers: list[int], codes: Value) -> Value:
+        """`lookup` of a CPU that is not x86."""
+        if self.dot is NeonDot:
+            t, parts = vec(I8, 16), []
+            for i in range(0, codes.type.count, 16):
+                part = codes.shuffle(range(i, i + 16))
+                parts.append(k.call("llvm.aarch64.neon.tbl1.v16i8", t, k.const(t, numbers), part))
+            return k.concat(parts)
+        out = k.const(codes.type, numbers[0])
+        for code in range(1, 16):
+            if numbers[code] != numbers[0]:
+                out = k.where(codes.eq(code), k.const(codes.type, numbers[code]), out)
+        return out
 
     def to_float(self, k: Emitter, h: Value) -> Value:
         """float16 bits (int16 lanes) to float32, exactly."""

@@ -9,11 +9,13 @@ has the same bits for any number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I16, I32, Emitter, Value, vec
 from .registry import kernel
+from .superblocks import moved, superblock
 from .tile import Dots, Tile
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
@@ -29,16 +31,9 @@ def nibbles(t: Tile, dots: Dots, first: int, fifth: Value | None = None) -> None
         w = t.bytes(first + 32 * c)
         low, high = w & 15, w >> 4
         if fifth is not None:
-            low, high = low | bit_field(fifth, c, 1), high | bit_field(fifth, c + 4, 1)
+            low, high = low | moved(fifth, c, 1, 4), high | moved(fifth, c + 4, 1, 4)
         dots.add(low, 4 * c)
         dots.add(high, 16 + 4 * c)
-
-
-def bit_field(v: Value, first: int, width: int) -> Value:
-    """Bits first … first + width - 1 of every byte, moved to bit 4."""
-    pairs = v.bits(vec(I16, v.type.count // 2))  # shifting int16 is one instruction; what crosses bytes is masked off
-    pairs = pairs << (4 - first) if first < 4 else pairs >> (first - 4)
-    return pairs.bits(v.type) & (((1 << width) - 1) << 4)
 
 
 def q4_1(t: Tile) -> None:
@@ -119,7 +114,7 @@ def q6_k(t: Tile) -> None:
         for c in range(4):
             a, b, high = (t.bytes(144 + 96 * c + 32 * f, w_step) for f in range(3))
             for f, low in enumerate((a & 15, b & 15, a >> 4, b >> 4)):
-                dots[f].add(low | bit_field(high, 2 * f, 2), 32 * f + 4 * c, x_step)
+                dots[f].add(low | moved(high, 2 * f, 2, 4), 32 * f + 4 * c, x_step)
         for r in t.rows:
             total[r].set(sum((dots[f].sum[r].times(scales[f]) for f in range(4)), total[r].get()))
     for j in range(8):  # parts 2j and 2j + 1
@@ -133,6 +128,7 @@ def q6_k(t: Tile) -> None:
 
 
 BLOCKS = {"q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q8_0": q8_0, "q4_k": q4_k, "q6_k": q6_k}
+BLOCKS |= {name: partial(superblock, format=f) for name, f in FORMATS.items() if f.coded}
 
 
 # --- drivers --------------------------------------------------------------------------------------------------
@@ -205,8 +201,10 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     f = FORMATS[fmt]
     if f.activations == "f32":
         return float_tile, k.isa.float_tiles
-    # q8k keeps more sums per row: beyond four rows, registers run out
-    return quantised_tile, [m for m in k.isa.tiles if m <= 4] if f.activations == "q8k" else k.isa.tiles
+    if f.activations == "q8":
+        return quantised_tile, k.isa.tiles
+    # q8k keeps more sums per row: beyond four rows, registers run out; coded formats have fewer at a time
+    return quantised_tile, [m for m in k.isa.tiles if m <= 4 or (m == 8 and f.coded)]
 
 
 def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:

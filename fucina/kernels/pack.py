@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .formats import FORMATS, GROUP, NAMES
+from .formats import FORMATS, GROUP
 from .lang import I8, I16, I32, Emitter, Value
 from .registry import kernel
 
@@ -99,7 +99,7 @@ BLOCKS = {
 }
 
 
-@kernel("pack", NAMES, rule="groups", params="raw cols out n")
+@kernel("pack", tuple(BLOCKS), rule="groups", params="raw cols out n")
 def pack_kernel(k: Emitter, fmt: str) -> None:
     """Groups u0 … u1-1 of eight rows; rows past the last one repeat it."""
     raw, cols, out, n = k.p.raw, k.p.cols, k.p.out, k.p.n

@@ -1,4 +1,7 @@
-"""Packing at load: matrices of a GGUF file to layout p8 (see `formats`), by compiled code and without the GIL."""
+"""Packing at load: matrices of a GGUF file to layout p8 (see `formats`), by compiled code and without the GIL.
+
+Coded formats are packed by NumPy (`coded_packing`), which takes a processor 2 to 5 ns per weight.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import KernelArgumentError
+from .coded_packing import pack_coded
 from .formats import BY_TYPE, FORMATS, GROUP, Format, groups, packed_bytes
 from .invoke import invoke
 from .memory import aligned
 
 SLICE = 4 << 20  # bytes of the file that are repacked, then released, at a time
+CODED_SLICE = 128 << 10  # the same for formats that are taken apart in NumPy: its arrays should stay in a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,14 +94,23 @@ def pack(
         raise KernelArgumentError(f"{wanted}, got {raw.dtype} {raw.shape}")
     step = packed_bytes(f.name, rows, cols)
     data = aligned(count * step, zero=False, alignment=64)
-    per_slice = max(1, SLICE // (row_bytes * GROUP))
+    per_slice = max(1, (CODED_SLICE if f.coded else SLICE) // (row_bytes * GROUP))
 
     def work(matrix: int, first: int) -> None:
         start, last = matrix * rows * row_bytes, min(first + per_slice, groups(rows))
-        words = {"raw": raw.ctypes.data + start, "cols": cols, "out": data.ctypes.data + matrix * step, "n": rows}
-        invoke(f"pack.{f.name}", words, units=(first, last))
+        if f.coded:
+            lines = raw[matrix * rows : (matrix + 1) * rows][first * GROUP : last * GROUP]
+            packed = pack_coded(lines, f).reshape(-1)
+            to = matrix * step + first * (step // groups(rows))
+            data[to : to + packed.size] = packed
+        else:
+            by_kernel(start, matrix * step, first, last)
         if release is not None:
             release(start + first * GROUP * row_bytes, start + min(last * GROUP, rows) * row_bytes)
+
+    def by_kernel(start: int, to: int, first: int, last: int) -> None:
+        words = {"raw": raw.ctypes.data + start, "cols": cols, "out": data.ctypes.data + to, "n": rows}
+        invoke(f"pack.{f.name}", words, units=(first, last))
 
     _in_threads(work, [(i, g) for i in range(count) for g in range(0, groups(rows), per_slice)], threads)
     return PackedWeight(data, data.ctypes.data, f.name, rows, cols, count)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cache.parts import CHUNK
-from ..gguf import dequantize
+from ..gguf import GgmlType, dequantize
+from ..gguf.quants import CODED
 from .formats import FORMATS
 from .lang import ATANH, EXP, LOWEST
-from .reference_weights import ZERO, half, integers, split_scales
+from .reference_weights import ZERO, half, integers
 
 F = np.float32
 
@@ -103,14 +104,18 @@ def unpack(raw: np.ndarray, fmt: str) -> Unpacked:
         return Unpacked(fmt, dequantize(raw, f.ggml_type))
     blocks = raw.reshape(len(raw), -1, f.raw)  # [n, nb, raw bytes]
     first = lambda v: np.ascontiguousarray(np.swapaxes(v, 0, 1))  # [nb, n, …]
-    w = first((integers(fmt, blocks) - ZERO[fmt]).astype(np.int8))
-    if fmt == "q4_k":
-        scales, mins = split_scales(blocks)
-        return Unpacked(fmt, w, first(half(blocks, 0)), first(half(blocks, 2)), first(scales), first(mins))
-    if fmt == "q6_k":
-        scales = blocks[..., 192:208].view(np.int8).astype(np.int32)
-        return Unpacked(fmt, w, first(half(blocks, 208)), scales=first(scales))
-    return Unpacked(fmt, w, first(half(blocks, 0)), first(half(blocks, 2)) if fmt == "q4_1" else None)
+    coded = CODED.get(GgmlType(f.ggml_type))
+    if coded is None:
+        w = first((integers(fmt, blocks) - ZERO[fmt]).astype(np.int8))
+        return Unpacked(fmt, w, first(half(blocks, 0)), first(half(blocks, 2)) if fmt == "q4_1" else None)
+    b = coded.read(blocks)
+    w = first(np.array(coded.values, np.int8)[b.codes])
+    scales, mins, m = (v if v is None else first(v) for v in (b.scales, b.floors, b.dmin))
+    if f.activations == "q8":
+        return Unpacked(fmt, w, first(b.d), None if m is None else -m)
+    ones = np.ones((*b.d.shape[::-1], 1), np.int32)
+    scales = ones if scales is None else scales.astype(np.int32)
+    return Unpacked(fmt, w, first(b.d * F(coded.factor)), m, scales, None if mins is None else mins.astype(np.int32))
 
 
 def product(x: np.ndarray, u: Unpacked) -> np.ndarray:
@@ -140,7 +145,7 @@ def product(x: np.ndarray, u: Unpacked) -> np.ndarray:
         dots = np.einsum("mjc,njc->mnj", q[:, b].reshape(len(x), parts, -1), w.reshape(n, parts, -1))
         acc = fma(u.d[b] * dx, (dots.astype(np.int32) * u.scales[b]).sum(-1).astype(F), acc)
         if u.m is not None and u.mins is not None:
-            less = a["s"].reshape(len(x), nb, parts)[:, b].astype(np.int32) @ u.mins[b].T
+            less = a["s" if parts == 8 else "s16"].reshape(len(x), nb, parts)[:, b].astype(np.int32) @ u.mins[b].T
             acc = fma(u.m[b] * -dx, less.astype(F), acc)
     return acc
 

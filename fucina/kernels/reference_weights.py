@@ -24,26 +24,17 @@ def split_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def integers(fmt: str, raw: np.ndarray) -> np.ndarray:
-    """The integer weights of blocks uint8 [n, nb, raw bytes], without offset: int32 [n, nb, cols of a block]."""
+    """The integer weights of plain blocks uint8 [n, nb, raw bytes], without offset: int32 [n, nb, cols of a block]."""
     if fmt == "q8_0":
         return raw[..., 2:].view(np.int8).astype(np.int32)
-    if fmt in ("q4_0", "q4_1", "q5_0"):
-        body = raw[..., -16:].astype(np.int32)
-        q = np.concatenate([body & 15, body >> 4], -1)
-        if fmt == "q5_0":
-            q |= np.unpackbits(raw[..., 2:6], axis=-1, bitorder="little").astype(np.int32) << 4
-        return q
-    if fmt == "q4_k":
-        body = raw[..., 16:].reshape(*raw.shape[:2], 4, 32).astype(np.int32)
-        return np.stack([body & 15, body >> 4], -2).reshape(*raw.shape[:2], 256)
-    low = raw[..., :128].reshape(*raw.shape[:2], 2, 2, 32).astype(np.int32)  # q6_k: [half, which, 32]
-    high = raw[..., 128:192].reshape(*raw.shape[:2], 2, 1, 32).astype(np.int32)
-    bits = [high >> np.array(shifts)[:, None] & 3 for shifts in ((0, 2), (4, 6))]
-    parts = [(low & 15) | bits[0] << 4, (low >> 4) | bits[1] << 4]
-    return np.concatenate(parts, -2).reshape(*raw.shape[:2], 256)
+    body = raw[..., -16:].astype(np.int32)
+    q = np.concatenate([body & 15, body >> 4], -1)
+    if fmt == "q5_0":
+        q |= np.unpackbits(raw[..., 2:6], axis=-1, bitorder="little").astype(np.int32) << 4
+    return q
 
 
-ZERO = {"q8_0": 0, "q4_0": 8, "q4_1": 0, "q5_0": 16, "q4_k": 0, "q6_k": 32}
+ZERO = {"q8_0": 0, "q4_0": 8, "q4_1": 0, "q5_0": 16}
 
 
 def pack(raw: np.ndarray, fmt: str) -> np.ndarray:

@@ -446,6 +446,25 @@ def test_info_of_a_family_that_does_not_run_here(cli, tmp_path):
     assert status == 0 and "does not run here" in out and "cannot be used" in out
 
 
+def test_info_of_a_format_that_the_fast_engine_does_not_multiply(cli, tmp_path):
+    import numpy as np
+
+    from fucina.errors import ModelError
+    from fucina.gguf import GgufFile, write_gguf
+    from fucina.gguf.weights import Weight
+    from fucina.ops.native.weights import WeightStore
+
+    file = tmp_path / "fp4.gguf"
+    raw = np.zeros((2, 36), np.uint8)
+    write_gguf(file, {"general.architecture": "x"}, {"a": (raw, "NVFP4"), "b": (raw[:, :17].copy(), "MXFP4")})
+    document = json.loads(cli("info", file, "--json")[1])
+    assert document["needs_naive"] == ["NVFP4"]
+    assert {t: row["native"] for t, row in document["tensor_types"].items()} == {"NVFP4": False, "MXFP4": True}
+    assert "does not multiply NVFP4; --backend naive" in cli("info", file)[1]
+    with GgufFile(file) as opened, pytest.raises(ModelError, match="a is NVFP4; the fast engine multiplies .* iq2_s"):
+        WeightStore(64, 1).matrix(Weight(opened.tensors["a"]))
+
+
 def test_tokenize(cli, path):
     status, out, _ = cli("tokenize", "hi<|im_end|>", "-m", path, "--json")
     document = json.loads(out)

@@ -374,8 +374,8 @@ def test_products_of_dimensions(put, dims):
 
 @pytest.mark.parametrize(
     ("kind", "label"),
-    [(36, "36 (IQ4_NL_4_4)"), (39, "39 (MXFP4)"), (200, "200 (unknown)"), (4, "4 (Q4_2)"), (2**31, "unknown"),
-     (10, "10 (Q2_K)"), (43, "43 (unknown)")],
+    [(36, "36 (IQ4_NL_4_4)"), (9, "9 (Q8_1)"), (200, "200 (unknown)"), (4, "4 (Q4_2)"), (2**31, "unknown"),
+     (15, "15 (Q8_K)"), (43, "43 (unknown)")],
 )  # fmt: skip
 def test_unsupported_tensor_types(put, kind, label):
     message = refused(put(build([], [tensor("blk.0.w", [7], kind, 2**63)], bytes(64))), "tensor 'blk.0.w'", label)

@@ -37,7 +37,7 @@ def test_close_to_plain_arithmetic(fmt):
     y = one_op.linear(x, packed(raw, fmt))
     w = dequantize(raw, FORMATS[fmt].ggml_type).astype(np.float64)
     size = np.abs(x) @ np.abs(w).T  # what rounding errors are relative to
-    limit = 1e-6 if fmt in FLOATS else 2e-3
+    limit = 1e-6 if fmt in FLOATS else 4e-3 if fmt == "tq2_0" else 2e-3  # most of its weights are 0: few errors cancel
     assert np.max(np.abs(y - x @ w.T) / size) < limit
 
 
@@ -141,6 +141,6 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(KernelArgumentError, match="multiple of 32, got 8 x 40"):
         pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 40)
     with pytest.raises(KernelArgumentError, match="no native kernel"):
-        pack(np.zeros((8, 25), np.uint8), 10, 8, 256)
+        pack(np.zeros((8, 25), np.uint8), 40, 8, 256)
     with pytest.raises(KernelArgumentError, match=r"shape \(8, 40\)"):
         pack(np.zeros((8, 25), np.uint8), FORMATS["q4_1"].ggml_type, 8, 64)

@@ -67,7 +67,9 @@ class WeightStore:
         if w.name not in self._matrices:
             if int(w.ggml_type) not in BY_TYPE:
                 known = ", ".join(f.name for f in BY_TYPE.values())
-                raise ModelError(f"{w.name} is {w.ggml_type.name}; the fast engine multiplies {known}")
+                raise ModelError(
+                    f"{w.name} is {w.ggml_type.name}; the fast engine multiplies {known} (backend='naive' reads it too)"
+                )
             *stack, rows, cols = w.shape
             self._matrices[w.name] = pack(
                 w.raw, w.ggml_type, rows, cols, count=prod(stack), release=w.release_pages, threads=self._threads
