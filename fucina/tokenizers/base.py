@@ -34,16 +34,14 @@ class Tokenizer(ABC):
         Whether the model wants `bos` in front of a prompt (see `encode_prompt`), `eos` after a text.
     pre
         Name of the pre-tokenizer rules that the file asks for ("" if none).
-    pre_mismatch
-        True if these rules are unknown and others are used, so that ids may differ from the model's training.
     """
 
-    def __init__(self, vocabulary: Vocabulary, pre: str = "", pre_mismatch: bool = False) -> None:
+    def __init__(self, vocabulary: Vocabulary, pre: str = "") -> None:
         self.vocabulary = vocabulary
         self.n_vocab = len(vocabulary.tokens)
         self.bos, self.eos = vocabulary.bos, vocabulary.eos
         self.add_bos, self.add_eos = vocabulary.add_bos, vocabulary.add_eos
-        self.pre, self.pre_mismatch = pre, pre_mismatch
+        self.pre = pre
         self._silent = frozenset(vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED))
         self._control = self._markers(TokenType.CONTROL, TokenType.UNKNOWN)
         self._user = self._markers(TokenType.USER_DEFINED)

@@ -22,7 +22,7 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
 _STAND_IN = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_OTHERS)}
 _BYTE_OF = {stand_in: byte for byte, stand_in in _STAND_IN.items()}
-_SYMBOLS = [_STAND_IN[byte].encode() for byte in range(256)]
+BYTE_ALPHABET: tuple[bytes, ...] = tuple(_STAND_IN[byte].encode() for byte in range(256))  # the stand-in of each byte
 
 CACHED_WORDS = 1 << 16  # words whose ids are remembered; text repeats its words, so nearly all are found
 _CACHED_LENGTH = 64  # characters; longer words hardly ever come again
@@ -39,9 +39,11 @@ class BytePairTokenizer(Tokenizer):
         `b"left right"`, the merge of highest rank first.
     rules
         The pre-tokenizer.
-    pre, pre_mismatch
+    pre
         See `Tokenizer`.
     """
+
+    _HIDDEN: tuple[TokenType, ...] = (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def __init__(
         self,
@@ -49,9 +51,8 @@ class BytePairTokenizer(Tokenizer):
         merges: Sequence[bytes],
         rules: PreTokenizer,
         pre: str = "",
-        pre_mismatch: bool = False,
     ) -> None:
-        super().__init__(vocabulary, pre, pre_mismatch)
+        super().__init__(vocabulary, pre)
         for place, pair in enumerate(merges):
             if b" " not in pair:
                 raise UnsupportedTokenizerFormat(
@@ -60,7 +61,7 @@ class BytePairTokenizer(Tokenizer):
         # Keyed by the entry as it is in the file: nothing to split at load.  No symbol holds a space (it shows as Ġ).
         self._rank = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
         # Control tokens are not reachable by merges, so that markers in ordinary text stay text.
-        self._ids = vocabulary.index(hidden=(TokenType.CONTROL, TokenType.UNKNOWN), first_wins=True)
+        self._ids = vocabulary.index(self._HIDDEN, first_wins=True)
         self._rules = rules
         self._words: dict[str, tuple[int, ...]] = {}
 
@@ -71,21 +72,16 @@ class BytePairTokenizer(Tokenizer):
             ids.extend(self._encode_word(word) if tokens is None else tokens)
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        symbols = [_SYMBOLS[byte] for byte in raw_bytes(word)]
-        whole = self._ids.get(b"".join(symbols)) if self._rules.ignore_merges else None
+        symbols = self._symbols(word)
+        whole = self._ids.get(b"".join(symbols)) if self._is_whole(word) else None
         tokens: list[int] = []
         missing: list[int] = []
         for piece in merge(symbols, self._cost) if whole is None else ():
             token = self._ids.get(piece)
-            if token is not None:
+            if token is None:  # a merge that leads to no token
+                self._spell_out(piece, tokens, missing)
+            else:
                 tokens.append(token)
-                continue
-            for stand_in in piece.decode():  # a merge that leads to no token: take the bytes one by one
-                token = self._ids.get(stand_in.encode())
-                if token is None:
-                    missing.append(_BYTE_OF[stand_in])
-                else:
-                    tokens.append(token)
         if missing:  # not remembered, so that the next such text warns as well
             self._warn_unencodable(missing)
             return tuple(tokens)
@@ -95,6 +91,23 @@ class BytePairTokenizer(Tokenizer):
                 self._words.clear()
             self._words[word] = result
         return result
+
+    def _is_whole(self, word: str) -> bool:
+        """Whether the word becomes the token with its spelling, if there is one, whatever the merges lead to."""
+        return self._rules.ignore_merges
+
+    def _symbols(self, word: str) -> list[bytes]:
+        """What merging begins with."""
+        return list(map(BYTE_ALPHABET.__getitem__, raw_bytes(word)))
+
+    def _spell_out(self, piece: bytes, tokens: list[int], missing: list[int]) -> None:
+        """Append the tokens of single bytes of a piece that is no token, and which bytes have none."""
+        for stand_in in piece.decode():
+            token = self._ids.get(stand_in.encode())
+            if token is None:
+                missing.append(_BYTE_OF[stand_in])
+            else:
+                tokens.append(token)
 
     def _cost(self, left: bytes, right: bytes) -> int | None:
         return self._rank.get(left + b" " + right)
@@ -109,9 +122,9 @@ class BytePairTokenizer(Tokenizer):
             return raw
 
     def _find_normal(self, text: str) -> int | None:
-        return self._ids.get(b"".join(_SYMBOLS[byte] for byte in raw_bytes(text)))
+        return self._ids.get(b"".join(self._symbols(text)))
 
     @property
     def unencodable(self) -> frozenset[int]:
         """Bytes that no token spells (SmolLM2 lacks 0x04, 0x06, … and the bytes that UTF-8 never uses)."""
-        return frozenset(byte for byte in range(256) if _SYMBOLS[byte] not in self._ids)
+        return frozenset(byte for byte in range(256) if BYTE_ALPHABET[byte] not in self._ids)

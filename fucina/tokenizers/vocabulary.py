@@ -14,10 +14,6 @@ class TokenizerWarning(UserWarning):
     """Base of the warnings about tokenizers."""
 
 
-class UnknownPreTokenizer(TokenizerWarning):
-    """A vocabulary asks for pre-tokenizer rules that are not implemented; others are used in their place."""
-
-
 class UnencodableBytes(TokenizerWarning):
     """A text holds bytes that no token of the vocabulary spells; they were left out of the ids."""
 
