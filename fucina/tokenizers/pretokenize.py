@@ -51,21 +51,16 @@ class PreTokenizer:
             for word in words:
                 found = find(word)
                 # Most patterns leave nothing out, and then the matches are the parts.
-                whole = sum(map(len, found)) == len(word) and not pattern.startswith("(?r)")
-                parts += found if whole else _parts(_compiled(pattern), word)
+                parts += found if sum(map(len, found)) == len(word) else _parts(_compiled(pattern), word)
             words = parts
         return words
 
 
 def _parts(pattern: regex.Pattern[str], text: str) -> list[str]:
     """Matches of the pattern and what lies between them, in order."""
-    import regex
-
-    spans = [match.span() for match in pattern.finditer(text)]
-    if pattern.flags & regex.REVERSE:  # found from the right
-        spans.reverse()
     parts, done = [], 0
-    for start, stop in spans:
+    for match in pattern.finditer(text):
+        start, stop = match.span()
         if start > done:
             parts.append(text[done:start])
         parts.append(text[start:stop])

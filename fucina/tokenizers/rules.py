@@ -63,7 +63,7 @@ _DEEPSEEK3 = (
 )
 # The older ones.  Their list of letters with case is that of an early Unicode, of which some blocks were left out.
 _CASED = (
-    r"[[\p{Lu}\p{Ll}\p{Lt}\u0295]--[\u0560\u0588\u10c7-\u10ff\u1c80-\u1c8f\u2d00-\u2d2f\ua78f-\ua7ff\uab30-\uab6f"
+    r"[[\p{Lu}\p{Ll}\p{Lt}\u0295]--[\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8f\u2d00-\u2d2f\ua78f-\ua7ff\uab30-\uab6f"
     r"\U00010570-\U000105bf\U00010d50-\U00010d8f\U00016e40-\U0001df9f]]"
 )
 _ASIAN = rf"(?V1)[[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]--[{_S}]]+"
@@ -93,24 +93,6 @@ _DEFAULT = (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9]{3}")
 
 # BLOOM: everything but white space and some marks of punctuation, also those of Chinese, Hindi, Urdu and Arabic.
 _BLOOM = rf" ?[^(){_S}|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c]+"
-
-# Numbers in threes from the right, as one writes them.
-_THREES_FROM_RIGHT = r"(?r)\p{N}{1,3}"
-_AFMOE = (
-    _THREES_FROM_RIGHT,
-    (
-        r"[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f"
-        r"\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
-    ),
-    _DEEPSEEK3[2],
-)
-_TINY_AYA = (
-    _THREES_FROM_RIGHT,
-    (
-        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{_CONTRACTION_ANY_CASE})?|\p{{N}}{{1,3}}"
-        rf"| ?[^{_S}\p{{L}}\p{{N}}]+[\r\n/]*|[{_S}]*[\r\n]+|{_SPACES}"
-    ),
-)
 
 _YOUTU = (
     (
@@ -161,8 +143,6 @@ _RULES = {
     "default": PreTokenizer(_DEFAULT),
     "bloom": PreTokenizer((_BLOOM,)),
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
-    "afmoe": PreTokenizer(_AFMOE),
-    "tiny_aya": PreTokenizer(_TINY_AYA),
     "youtu": PreTokenizer(_YOUTU, ignore_merges=True),
     "spark2_5": PreTokenizer((r"\p{N}{1,3}", _CJK, rf"{_ASCII_LED}| ?[\p{{P}}\p{{S}}]+|[\r\n]|{_SPACES}", r"\p{N}")),
     "minicpm5": PreTokenizer((r"\p{N}{1,3}", _gpt4_like(r"\p{N}+")), ignore_merges=True),
@@ -195,7 +175,6 @@ _SAME_AS = {
     "deepseek-v3": "hunyuan-dense hy_v4 joyai-llm",
     "gpt-4o": "kanana2 llama4 minimax-m2 talkie",
     "bloom": "gpt3-finnish poro-chat",
-    "tiny_aya": "cohere2moe",
 }
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = _RULES | {
