@@ -8,6 +8,7 @@ from .rules import PRE_TOKENIZERS
 from .spm import SentencePieceTokenizer
 from .streaming import StreamDecoder
 from .textbpe import TextPairTokenizer
+from .tokenizer_json import load_tokenizer_json, tokenizer_from_json
 from .vocabulary import (
     TokenizerWarning,
     TokenType,
@@ -29,4 +30,6 @@ __all__ = [
     "UnencodableBytes",
     "Vocabulary",
     "load_tokenizer",
+    "load_tokenizer_json",
+    "tokenizer_from_json",
 ]

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from ..checks import shown
 from ..errors import InvalidText, TokenOutOfRange
+from .added import AddedMatcher
 from .markers import ASSISTANT, USER, MarkerMatcher, barred_writers
 from .streaming import StreamDecoder
 from .vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
@@ -48,7 +49,7 @@ class Tokenizer(ABC):
         ends = {self._control[name] for name in END_MARKERS & self._control.keys()}
         ends |= vocabulary.more_ends
         self.eog_ids = frozenset(ends if self.eos is None else ends | {self.eos})
-        self._matchers: dict[bool, MarkerMatcher] = {}
+        self._matchers: dict[bool, MarkerMatcher | AddedMatcher] = {}
         self._barred: dict[str, dict[int, bytes]] = {}
         self._pieces: dict[int, bytes] = {}
 
@@ -131,10 +132,14 @@ class Tokenizer(ABC):
         self._barred[template] = {i: writers for i, writers in found.items() if writers}
         return self._barred[template]
 
-    def _matcher(self, special: bool) -> MarkerMatcher:
+    def _matcher(self, special: bool) -> MarkerMatcher | AddedMatcher:
         matcher = self._matchers.get(special)
         if matcher is None:
-            matcher = MarkerMatcher(self._user | self._control if special else self._user)
+            if self.vocabulary.added is not None:
+                matcher = self.vocabulary.added.matcher(special)
+            else:
+                markers = self._user | self._control if special else self._user
+                matcher = MarkerMatcher(markers, self.vocabulary.strip_right)
             self._matchers[special] = matcher
         return matcher
 

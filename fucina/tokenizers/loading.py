@@ -187,4 +187,15 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
         more_ends=frozenset(more_ends),
         add_bos=is_added("bos", bos),
         add_eos=is_added("eos", eos),
+        strip_right=_strip_right(metadata, tokens, types),
     )
+
+
+def _strip_right(metadata: Metadata, tokens: list[bytes], types: np.ndarray) -> frozenset[int]:
+    """The markers of Phi-3, whose files do not say so, take the white space after them along (as in llama.cpp)."""
+    name = (metadata.str("general.name", default=None) or "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    markers = np.isin(types, [TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN])
+    plain = {b"<unk>", b"<s>", b"<|endoftext|>"}
+    return frozenset(i for i, raw in enumerate(tokens) if (markers[i] or raw == b"</s>") and raw not in plain)

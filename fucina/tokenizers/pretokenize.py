@@ -35,12 +35,15 @@ class PreTokenizer:
         Whether these models want BOS when their file does not say.
     in_characters
         Their vocabularies are spelt in characters, with `▁` for a space, not in stand-ins of bytes.
+    whole_line_ends
+        As `ignore_merges`, for runs of line feeds alone.
     """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
     in_characters: bool = False
+    whole_line_ends: bool = False
 
     def cut(self, text: str) -> list[str]:
         """The words of a text, in order; their concatenation is the text."""

@@ -157,7 +157,7 @@ _RULES = {
             + f"|[{_S}]",
         )
     ),
-    "gemma4": PreTokenizer((_LINES,), add_bos=True, in_characters=True),
+    "gemma4": PreTokenizer((_LINES,), add_bos=True, in_characters=True, whole_line_ends=True),
     "sarvam-moe": PreTokenizer((_LINES,), in_characters=True),
 }
 

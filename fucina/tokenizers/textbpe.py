@@ -29,13 +29,23 @@ class TextPairTokenizer(BytePairTokenizer):
         The pre-tokenizer; applied after spaces have become `▁`.
     pre
         See `Tokenizer`.
+    space_prefix
+        The text got a space in front before this; decoding drops one at the very beginning again.
     """
 
     # Byte tokens are not reachable by merges, so that the text "<0x0A>" does not become a line feed.
     _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
 
-    def __init__(self, vocabulary: Vocabulary, merges: Sequence[bytes], rules: PreTokenizer, pre: str = "") -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        merges: Sequence[bytes],
+        rules: PreTokenizer,
+        pre: str = "",
+        space_prefix: bool = False,
+    ) -> None:
         super().__init__(vocabulary, merges, rules, pre)
+        self._space_prefix = space_prefix
         self._byte_ids = byte_tokens(vocabulary)
         self._cut: re.Pattern[str] | None = None
 
@@ -50,7 +60,7 @@ class TextPairTokenizer(BytePairTokenizer):
                     ids.extend(self._encode_word(word) if tokens is None else tokens)
 
     def _is_whole(self, word: str) -> bool:
-        return self._rules.ignore_merges or not word.strip("\n")
+        return self._rules.ignore_merges or (self._rules.whole_line_ends and not word.strip("\n"))
 
     def _symbols(self, word: str) -> list[bytes]:
         return list(map(raw_bytes, word))
@@ -71,6 +81,11 @@ class TextPairTokenizer(BytePairTokenizer):
         if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED):
             return raw
         return raw.replace(SPACE.encode(), b" ")
+
+    def first_piece(self, token: int, special: bool = True) -> bytes:
+        raw = self.piece(token, special)
+        marker = self.vocabulary.types[token] in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+        return raw[1:] if self._space_prefix and raw[:1] == b" " and not marker else raw
 
     def _find_normal(self, text: str) -> int | None:
         return self._ids.get(raw_bytes(text.replace(" ", SPACE)))

@@ -6,8 +6,12 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .added import AddedTokens
 
 
 class TokenizerWarning(UserWarning):
@@ -55,6 +59,10 @@ class Vocabulary:
         Further ids that the file calls ends (of a turn, of a message).
     add_bos, add_eos
         Whether the model was trained on texts that begin with `bos`, that end with `eos`.
+    strip_right
+        Markers that take the white space after them along.
+    added
+        Added tokens with rules of their own, where the file has them; else markers are found as llama.cpp does it.
     """
 
     tokens: list[bytes]
@@ -65,6 +73,8 @@ class Vocabulary:
     more_ends: frozenset[int] = frozenset()
     add_bos: bool = False
     add_eos: bool = False
+    strip_right: frozenset[int] = frozenset()
+    added: AddedTokens | None = None
 
     def index(self, hidden: Iterable[TokenType], first_wins: bool) -> dict[bytes, int]:
         """Spelling -> id of all tokens but those of the hidden types; of equal spellings the first or the last wins."""
