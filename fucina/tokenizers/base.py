@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
@@ -188,7 +189,7 @@ class Tokenizer(ABC):
         warnings.warn(
             f"no token of this vocabulary spells the byte {listed}: left out of the ids",
             UnencodableBytes,
-            stacklevel=6,
+            stacklevel=_outside(),
         )
 
     # --- decoding -----------------------------------------------------------------------------------------------
@@ -300,3 +301,11 @@ def _checked_text(text: str | bytes) -> str:
             "expected Unicode text (bytes that are not UTF-8 can be given as bytes)"
         ) from None
     return text
+
+
+def _outside() -> int:
+    """How far up the caller of this package is, as `stacklevel` of a warning that the caller of this function issues."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    return level

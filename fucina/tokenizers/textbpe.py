@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .batch import PairTable
 from .bpe import BytePairTokenizer
 from .pretokenize import PreTokenizer
 from .spm import SPACE, byte_tokens, byte_value, safe_cuts
@@ -52,15 +53,16 @@ class TextPairTokenizer(BytePairTokenizer):
     def _encode_raw(self, text: str, after_marker: bool, ids: list[int]) -> None:
         if self._cut is None:
             self._cut = safe_cuts(pair.replace(b" ", b"", 1) for pair in self._rank)
-        known = self._words
-        for line in self._rules.cut(text.replace(" ", SPACE)):
-            for word in self._cut.split(line):
-                if word:
-                    tokens = known.get(word)
-                    ids.extend(self._encode_word(word) if tokens is None else tokens)
+        lines = self._rules.cut(text.replace(" ", SPACE))
+        self._append([word for line in lines for word in self._cut.split(line) if word], ids)
 
     def _is_whole(self, word: str) -> bool:
-        return self._rules.ignore_merges or (self._rules.whole_line_ends and not word.strip("\n"))
+        if self._rules.whole_line_ends and not word.strip("\n") and word.encode() in self._ids:
+            return True
+        return super()._is_whole(word)
+
+    def _pair_table(self) -> PairTable:
+        return PairTable(self._rank, self._ids)
 
     def _symbols(self, word: str) -> list[bytes]:
         return list(map(raw_bytes, word))

@@ -14,7 +14,8 @@ _OLD = unicodedata.ucd_3_2_0
 _KINDS = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Cc Cf".split()
 # What later versions of Unicode put into another category.
 _MOVED = frozenset(
-    c for c in map(chr, [*range(0xD800), *range(0xE000, 0x30000)])
+    c
+    for c in map(chr, [*range(0xD800), *range(0xE000, 0x30000)])
     if _OLD.category(c) != "Cn" and _OLD.category(c) != unicodedata.category(c)
 )
 _PIECES = (
@@ -26,7 +27,25 @@ _PIECES = (
     "foo(); //x /*y*/ a->b::c {}[] <|x|> </s> <br> $x `y` ~ ^^ == != #! @a _b_ a_b a/b\\c http://a.b/c?d=e&f "
     ". , ! ? ... … — - -- « » ‘ ’ ।  ۔ ، \x00 \x01 \x1c \x1f \x7f \t \v \f"
 ).split(" ")
-_SPACES = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", " \n", "\n ", " \n \n", "\t\t ", "    ", "\u3000", "\xa0 "]
+_SPACES = [
+    " ",
+    " ",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\r",
+    "\t",
+    " \n",
+    "\n ",
+    " \n \n",
+    "\t\t ",
+    "    ",
+    "\u3000",
+    "\xa0 ",
+]
 
 
 class Numbers:
@@ -71,7 +90,9 @@ def random_text(numbers: Numbers, pieces: int = 24) -> str:
             pool = pools[numbers.below(len(pools))]
             parts.append(pool[numbers.below(len(pool))] * (numbers.below(12) + 1))
         else:
-            parts.append("".join(chr(97 + numbers.below(26) - 32 * numbers.below(2)) for _ in range(numbers.below(6) + 1)))
+            parts.append(
+                "".join(chr(97 + numbers.below(26) - 32 * numbers.below(2)) for _ in range(numbers.below(6) + 1))
+            )
     return "".join(parts)
 
 
