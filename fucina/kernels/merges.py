@@ -137,11 +137,11 @@ def merge_words(table, symbols, starts, ends, following, preceding, heap):
                 if value >= 0:
                     _push(heap, count, (value & ~_LOW) | before)
                     count += 1
-        i, end = np.int64(0), first
-        while i < n:
-            symbols[end] = symbols[first + i]
+        place, end = np.int64(0), first
+        while place < n:
+            symbols[end] = symbols[first + place]
             end += 1
-            i = np.int64(following[i])
+            place = np.int64(following[place])
         ends[word] = end
 
 

@@ -148,8 +148,8 @@ def _vocabulary(
         types[token] = TokenType.NORMAL
     if model.get("byte_fallback"):
         for byte in range(256):
-            if (token := ids.get(f"<0x{byte:02X}>")) is not None:
-                types[token] = TokenType.BYTE
+            if (spelt := f"<0x{byte:02X}>") in ids:
+                types[ids[spelt]] = TokenType.BYTE
     unk = ids.get(model["unk_token"]) if model.get("unk_token") else None
     if unk is not None:
         types[unk] = TokenType.UNKNOWN
@@ -189,7 +189,7 @@ def _template(described: Mapping[str, Any] | None) -> tuple[int | None, int | No
         before = [a for a, _ in found if a is not None]
         after = [b for _, b in found if b is not None]
         if len(before) <= 1 and len(after) <= 1:
-            return (before or [None])[0], (after or [None])[0]
+            return next(iter(before), None), next(iter(after), None)
     if described["type"] == "TemplateProcessing":
         sides: list[list[int]] = [[], []]
         behind = 0
@@ -199,7 +199,7 @@ def _template(described: Mapping[str, Any] | None) -> tuple[int | None, int | No
             else:
                 sides[behind] += described["special_tokens"][item["SpecialToken"]["id"]]["ids"]
         if max(map(len, sides)) <= 1:
-            return (sides[0] or [None])[0], (sides[1] or [None])[0]
+            return next(iter(sides[0]), None), next(iter(sides[1]), None)
     raise UnsupportedTokenizerFormat(
         f"tokenizer.json has a post-processor of type {described['type']!r} that is not implemented; expected ByteLevel, or "
         "TemplateProcessing with at most one token before and one after a text"
