@@ -15,9 +15,14 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
 
 from .markers import NO_WRITERS
 from .normalize import Normalizer
+
+if TYPE_CHECKING:
+    import regex
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +127,11 @@ class _Finder:
         done = 0  # where the last token ended, with its white space
         while match := self._starts.search(text, at):
             at = match.start()
-            token = self._longest(text, at)
+            token, stop = self._longest(text, at)
             if token is None:
                 at += 1
                 continue
-            start, stop = at, at + len(token.text)
+            start = at
             if refused and token.token in refused:
                 at += 1
                 continue
@@ -142,21 +147,29 @@ class _Finder:
             if token.rstrip:
                 while stop < len(text) and _is_space(text[stop]):
                     stop += 1
-            done, start = max(stop, done), max(start, done)
-            found.append((start, done, token.token))
+            found.append((start, stop, token.token))
+            at = done = stop
         return found
 
-    def _longest(self, text: str, at: int) -> AddedToken | None:
+    def _longest(self, text: str, at: int) -> tuple[AddedToken | None, int]:
+        """The longest token that begins there, and where it ends."""
         for length in self._lengths[text[at]]:
             token = self._by_text.get(text[at : at + length])
             if token is not None:
-                return token
-        return None
+                return token, at + length
+        return None, at
 
 
 def _is_space(character: str) -> bool:
     return character.isspace() and character not in "\x1c\x1d\x1e\x1f"
 
 
+@cache
+def _word_characters() -> regex.Pattern[str]:
+    import regex
+
+    return regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # what the library's \w means
+
+
 def _is_word(character: str) -> bool:
-    return re.match(r"\w", character) is not None
+    return _word_characters().match(character) is not None

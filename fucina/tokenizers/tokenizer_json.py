@@ -82,7 +82,7 @@ def _built(described: Mapping[str, Any], config: Mapping[str, Any]) -> BytePairT
     in_characters = bool(model.get("byte_fallback"))
     steps = normalizers(described.get("normalizer"))
     rules = pre_tokenizer(described.get("pre_tokenizer"), bool(model.get("ignore_merges")), in_characters)
-    if in_characters and "".join(step_all(steps, "a b")).count(SPACE) == 0:
+    if in_characters and SPACE not in step_all(steps, "a b").lstrip(SPACE):
         raise UnsupportedTokenizerFormat(
             f"tokenizer.json has byte_fallback and no normalizer that replaces spaces by {SPACE!r}; this is not implemented"
         )
@@ -176,6 +176,7 @@ def _vocabulary(
         unk=unk,
         add_bos=add_bos and bos is not None,
         add_eos=add_eos and eos is not None,
+        out_of_reach=frozenset({t.token for t in added.tokens} - set(ids.values())),
         added=added,
     )
 
