@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,18 +50,17 @@ class PreTokenizer:
         """The words of a text, in order; their concatenation is the text."""
         words = [text] if text else []
         for pattern in self.patterns:
-            find = _compiled(pattern).findall
-            parts: list[str] = []
-            for word in words:
-                found = find(word)
-                # Most patterns leave nothing out, and then the matches are the parts.
-                parts += found if sum(map(len, found)) == len(word) else _parts(_compiled(pattern), word)
-            words = parts
+            expression = _compiled(pattern)
+            parts = {word: _parts(expression, word) for word in dict.fromkeys(words)}  # words repeat
+            words = list(chain.from_iterable(map(parts.__getitem__, words)))
         return words
 
 
 def _parts(pattern: regex.Pattern[str], text: str) -> list[str]:
     """Matches of the pattern and what lies between them, in order."""
+    found = pattern.findall(text)
+    if sum(map(len, found)) == len(text):  # most patterns leave nothing out
+        return found
     parts, done = [], 0
     for match in pattern.finditer(text):
         start, stop = match.span()
