@@ -1,7 +1,7 @@
 """Byte-pair encoding of many words at once, by a compiled kernel.
 
 Text repeats its words, so a tokenizer remembers their tokens and seldom has to join anything.  But a long text in Chinese
-has hundreds of thousands of different words, and a megabyte of one letter is a single word of a million symbols: there the
+has hundreds of thousands of different words, and a megabyte of one letter is a single word of a million symbols.  There the
 loop of `merging.merge` takes microseconds per byte, and this takes tenths of one.  Its tables take a moment to build, so
 tokenizers begin to use it when a text is long enough.
 """
