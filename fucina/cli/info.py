@@ -112,7 +112,6 @@ def _tokenizer(meta: Any) -> dict[str, Any] | None:
     return {
         "kind": meta.str("tokenizer.ggml.model", default=None),
         "pre": tokenizer.pre,
-        "pre_mismatch": tokenizer.pre_mismatch,
         "tokens": tokenizer.n_vocab,
         "bos": tokenizer.bos,
         "eos": tokenizer.eos,
@@ -168,7 +167,5 @@ def _tokenizer_line(t: dict[str, Any]) -> str:
     if "error" in t:
         return f"cannot be used: {t['error']}"
     pre = f", rules {t['pre']}" if t["pre"] else ""
-    if t["pre_mismatch"]:
-        pre += " (unknown here: ids may differ)"
     bos = "added in front" if t["add_bos"] else "not added"
     return f"{t['kind']}{pre}, {t['tokens']} tokens, bos {t['bos']} ({bos}), eos {t['eos']}, ends {t['ends']}"

@@ -14,4 +14,5 @@ Read in this order:
 
 What the sampler and the drafters compute lies here too: `draw`, with `masses`, `softmax_weights` and `penalties`: the
 choice of a token; `top_k`: the highest logits; `suffix`: drafts.
+`merges`: byte-pair encoding of long texts.
 """

@@ -1,30 +1,35 @@
-"""Text to token ids and back: byte-level BPE and SentencePiece, built from a GGUF file's own metadata."""
+"""Text to token ids and back: BPE and SentencePiece, built from the metadata of a GGUF file or from a tokenizer.json."""
 
 from .base import Tokenizer
-from .bpe import BytePairTokenizer
+from .bpe import BYTE_ALPHABET, BytePairTokenizer
 from .loading import load_tokenizer
-from .pretokenize import PRE_TOKENIZERS, PreTokenizer
+from .pretokenize import PreTokenizer
+from .rules import PRE_TOKENIZERS
 from .spm import SentencePieceTokenizer
 from .streaming import StreamDecoder
+from .textbpe import TextPairTokenizer
+from .tokenizer_json import load_tokenizer_json, tokenizer_from_json
 from .vocabulary import (
     TokenizerWarning,
     TokenType,
     UnencodableBytes,
-    UnknownPreTokenizer,
     Vocabulary,
 )
 
 __all__ = [
+    "BYTE_ALPHABET",
     "PRE_TOKENIZERS",
     "BytePairTokenizer",
     "PreTokenizer",
     "SentencePieceTokenizer",
     "StreamDecoder",
+    "TextPairTokenizer",
     "TokenType",
     "Tokenizer",
     "TokenizerWarning",
     "UnencodableBytes",
-    "UnknownPreTokenizer",
     "Vocabulary",
     "load_tokenizer",
+    "load_tokenizer_json",
+    "tokenizer_from_json",
 ]

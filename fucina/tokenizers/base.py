@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
@@ -10,6 +11,7 @@ from functools import cached_property
 
 from ..checks import shown
 from ..errors import InvalidText, TokenOutOfRange
+from .added import AddedMatcher
 from .markers import ASSISTANT, USER, MarkerMatcher, barred_writers
 from .streaming import StreamDecoder
 from .vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
@@ -34,23 +36,21 @@ class Tokenizer(ABC):
         Whether the model wants `bos` in front of a prompt (see `encode_prompt`), `eos` after a text.
     pre
         Name of the pre-tokenizer rules that the file asks for ("" if none).
-    pre_mismatch
-        True if these rules are unknown and others are used, so that ids may differ from the model's training.
     """
 
-    def __init__(self, vocabulary: Vocabulary, pre: str = "", pre_mismatch: bool = False) -> None:
+    def __init__(self, vocabulary: Vocabulary, pre: str = "") -> None:
         self.vocabulary = vocabulary
         self.n_vocab = len(vocabulary.tokens)
         self.bos, self.eos = vocabulary.bos, vocabulary.eos
         self.add_bos, self.add_eos = vocabulary.add_bos, vocabulary.add_eos
-        self.pre, self.pre_mismatch = pre, pre_mismatch
+        self.pre = pre
         self._silent = frozenset(vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED))
         self._control = self._markers(TokenType.CONTROL, TokenType.UNKNOWN)
         self._user = self._markers(TokenType.USER_DEFINED)
         ends = {self._control[name] for name in END_MARKERS & self._control.keys()}
         ends |= vocabulary.more_ends
         self.eog_ids = frozenset(ends if self.eos is None else ends | {self.eos})
-        self._matchers: dict[bool, MarkerMatcher] = {}
+        self._matchers: dict[bool, MarkerMatcher | AddedMatcher] = {}
         self._barred: dict[str, dict[int, bytes]] = {}
         self._pieces: dict[int, bytes] = {}
 
@@ -133,10 +133,14 @@ class Tokenizer(ABC):
         self._barred[template] = {i: writers for i, writers in found.items() if writers}
         return self._barred[template]
 
-    def _matcher(self, special: bool) -> MarkerMatcher:
+    def _matcher(self, special: bool) -> MarkerMatcher | AddedMatcher:
         matcher = self._matchers.get(special)
         if matcher is None:
-            matcher = MarkerMatcher(self._user | self._control if special else self._user)
+            if self.vocabulary.added is not None:
+                matcher = self.vocabulary.added.matcher(special)
+            else:
+                markers = self._user | self._control if special else self._user
+                matcher = MarkerMatcher(markers, self.vocabulary.strip_right)
             self._matchers[special] = matcher
         return matcher
 
@@ -185,7 +189,7 @@ class Tokenizer(ABC):
         warnings.warn(
             f"no token of this vocabulary spells the byte {listed}: left out of the ids",
             UnencodableBytes,
-            stacklevel=6,
+            stacklevel=_outside(),
         )
 
     # --- decoding -----------------------------------------------------------------------------------------------
@@ -297,3 +301,11 @@ def _checked_text(text: str | bytes) -> str:
             "expected Unicode text (bytes that are not UTF-8 can be given as bytes)"
         ) from None
     return text
+
+
+def _outside() -> int:
+    """How far up the caller of this package is, as `stacklevel` of a warning that the caller of this function issues."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    return level

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,39 +12,48 @@ import numpy as np
 from ..errors import NoTokenizerVocab, UnsupportedTokenizerFormat
 from .base import Tokenizer
 from .bpe import BytePairTokenizer
-from .pretokenize import DEFAULT_PRE, PRE_TOKENIZERS, PreTokenizer
+from .pretokenize import PreTokenizer
+from .rules import PRE_TOKENIZERS
 from .spm import SentencePieceTokenizer
-from .vocabulary import END_MARKERS, TokenType, UnknownPreTokenizer, Vocabulary
+from .textbpe import TextPairTokenizer
+from .vocabulary import END_MARKERS, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     from ..gguf import Metadata
 
 _KEY = "tokenizer.ggml."
+# What the field calls the other kinds of tokenizers that GGUF files hold.
+_OTHER_KINDS = {
+    "bert": "WordPiece (WPM)",
+    "t5": "Unigram (UGM)",
+    "rwkv": "the greedy tokenizer of RWKV",
+    "plamo2": "the lattice of PLaMo 2",
+    "whitespace": "BPE over lower-cased words between white space",
+    "hybriddna": "BPE with k-mers of DNA",
+}
 _CLEAR_ENDS = frozenset(name.encode() for name in END_MARKERS if name.startswith("<|"))
 
 
-def load_tokenizer(metadata: Metadata) -> Tokenizer:
+def load_tokenizer(metadata: Metadata, pre: str | None = None) -> Tokenizer:
     """The tokenizer that a GGUF file describes.
 
     Parameters
     ----------
     metadata
-        Metadata of the file: `tokenizer.ggml.model`, `tokens`, `token_type`, and `merges` (byte-level BPE) or `scores`
+        Metadata of the file: `tokenizer.ggml.model`, `tokens`, `token_type`, and `merges` (BPE) or `scores`
         (SentencePiece).
+    pre
+        Name of the pre-tokenizer rules to use in place of the file's `tokenizer.ggml.pre`, for a file that does not name
+        any, or names wrong ones.  Matters to BPE only.
 
     Raises
     ------
     NoTokenizerVocab
         The file has no tokens.
     UnsupportedTokenizerFormat
-        Another kind of tokenizer, or parts that are missing or contradict each other.
+        Another kind of tokenizer, unknown pre-tokenizer rules, or parts that are missing or contradict each other.
     GgufError
         A key has a value of the wrong type.
-
-    Warns
-    -----
-    UnknownPreTokenizer
-        The pre-tokenizer rules are missing or unknown: those of qwen2 are used, and `pre_mismatch` is set.
 
     Notes
     -----
@@ -62,7 +71,9 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
             raise UnsupportedTokenizerFormat(
                 "tokenizer.ggml.model is 'gpt2' but tokenizer.ggml.scores is present; expected merges and no scores"
             )
-        return _byte_pair(metadata, tokens)
+        return _byte_pair(metadata, tokens, pre)
+    if kind == "gemma4":
+        return _byte_pair(metadata, tokens, "gemma4")
     if kind == "llama":
         if not has_scores:
             raise UnsupportedTokenizerFormat(
@@ -70,38 +81,42 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
             )
         return _sentence_piece(metadata, tokens)
     found = "is missing" if kind is None else f"is {kind!r}"
+    if kind in _OTHER_KINDS:
+        found += f", {_OTHER_KINDS[kind]}, which is not implemented"
     raise UnsupportedTokenizerFormat(
-        f"tokenizer.ggml.model {found}; expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece with scores)"
+        f"tokenizer.ggml.model {found}; expected 'gpt2' (byte-level BPE), 'gemma4' (BPE over characters) or 'llama' "
+        "(SentencePiece with scores)"
     )
 
 
-def _byte_pair(metadata: Metadata, tokens: list[bytes]) -> BytePairTokenizer:
+def _byte_pair(metadata: Metadata, tokens: list[bytes], pre: str | None) -> BytePairTokenizer:
     merges = metadata.strings(_KEY + "merges", default=[])
     if not merges:
         state = "is empty" if _KEY + "merges" in metadata else "is missing"
-        raise UnsupportedTokenizerFormat(f"tokenizer.ggml.merges {state}; byte-level BPE needs its merges")
-    name = metadata.str(_KEY + "pre", default=None)
-    rules, mismatch = _rules(name)
+        raise UnsupportedTokenizerFormat(f"tokenizer.ggml.merges {state}; BPE needs its merges")
+    name, rules = _rules(metadata.str(_KEY + "pre", default=None) if pre is None else pre)
     types = _types(metadata, len(tokens))
     if types is None:
         types = np.full(len(tokens), TokenType.NORMAL, np.int32)
         types[[i for i, raw in enumerate(tokens) if re.fullmatch(rb"<\|.+\|>", raw)]] = TokenType.CONTROL
     vocabulary = _vocabulary(metadata, tokens, types, {"add_bos": rules.add_bos, "add_eos": False})
-    return BytePairTokenizer(vocabulary, merges, rules, name or "", mismatch)
+    if rules.in_characters:
+        # Files of Gemma 4 say that they want no bos, but the models do (llama.cpp corrects the same).
+        if name == "gemma4" and vocabulary.bos is not None:
+            vocabulary = replace(vocabulary, add_bos=True)
+        return TextPairTokenizer(vocabulary, merges, rules, name)
+    return BytePairTokenizer(vocabulary, merges, rules, name)
 
 
-def _rules(name: str | None) -> tuple[PreTokenizer, bool]:
-    """The rules of that name, or the default ones with a warning; and whether it was the latter."""
-    if name in PRE_TOKENIZERS:
-        return PRE_TOKENIZERS[name], False
+def _rules(name: str | None) -> tuple[str, PreTokenizer]:
+    """The rules of that name."""
+    if name is not None and name in PRE_TOKENIZERS:
+        return name, PRE_TOKENIZERS[name]
     found = "is missing" if name is None else f"is {name!r}, which is unknown"
-    warnings.warn(
-        f"tokenizer.ggml.pre {found}: cutting words by the rules of {DEFAULT_PRE!r}, token ids may differ from those "
-        f"that the model was trained with. Known: {', '.join(sorted(PRE_TOKENIZERS))}",
-        UnknownPreTokenizer,
-        stacklevel=4,
+    raise UnsupportedTokenizerFormat(
+        f"tokenizer.ggml.pre {found}: by other rules the ids would differ from those that the model was trained with. "
+        f"Known: {', '.join(sorted(PRE_TOKENIZERS))}"
     )
-    return PRE_TOKENIZERS[DEFAULT_PRE], True
 
 
 def _sentence_piece(metadata: Metadata, tokens: list[bytes]) -> SentencePieceTokenizer:
@@ -172,4 +187,15 @@ def _vocabulary(metadata: Metadata, tokens: list[bytes], types: np.ndarray, defa
         more_ends=frozenset(more_ends),
         add_bos=is_added("bos", bos),
         add_eos=is_added("eos", eos),
+        strip_right=_strip_right(metadata, tokens, types),
     )
+
+
+def _strip_right(metadata: Metadata, tokens: list[bytes], types: np.ndarray) -> frozenset[int]:
+    """The markers of Phi-3, whose files do not say so, take the white space after them along (as in llama.cpp)."""
+    name = (metadata.str("general.name", default=None) or "").lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    markers = np.isin(types, [TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN])
+    plain = {b"<unk>", b"<s>", b"<|endoftext|>"}
+    return frozenset(i for i, raw in enumerate(tokens) if (markers[i] or raw == b"</s>") and raw not in plain)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 TEMPLATE, USER, ASSISTANT = range(3)  # who wrote a character of a rendered conversation
 _IN_REPLIES = frozenset(
     ["answer", "function_call", "reasoning", "think", "thinking", "thought", "tool_call", "tool_calls"]
 )
 _BRACKETS = ("<>", "[]", "{}")
-_NONE: Mapping[int, bytes] = {}
+NO_WRITERS: Mapping[int, bytes] = {}
+_ASCII_SPACES = " \t\n\v\f\r"
 _WINDOW = 12  # characters that are looked at to learn which markers can occur in a text at all
 
 
@@ -52,11 +53,15 @@ class MarkerMatcher:
     ----------
     markers
         Text of each marker (not empty) and its token id.
+    strip_right
+        Those that take the white space after them along (that of ASCII, as far as no marker has claimed it).
     """
 
-    __slots__ = ("_by_start", "_lengths", "_order", "_starts")
+    __slots__ = ("_by_start", "_lengths", "_order", "_starts", "_strip_right")
 
-    def __init__(self, markers: Mapping[str, int]) -> None:
+    def __init__(self, markers: Mapping[str, int], strip_right: Set[int] = frozenset()) -> None:
+        self._strip_right = strip_right
+
         def longest_first(item: tuple[str, int]) -> tuple[int, int]:
             return -len(item[0].encode("utf-8", "surrogateescape")), item[1]
 
@@ -69,7 +74,7 @@ class MarkerMatcher:
         # A look-ahead, so that windows may overlap: every place where a marker could begin is seen.
         self._starts = re.compile(f"(?=([{first}].{{0,{_WINDOW - 1}}}))", re.DOTALL) if first else None
 
-    def split(self, text: str, writers: bytes = b"", barred: Mapping[int, bytes] = _NONE) -> list[str | int]:
+    def split(self, text: str, writers: bytes = b"", barred: Mapping[int, bytes] = NO_WRITERS) -> list[str | int]:
         """The text as a list of raw pieces (str, none empty) and token ids (int) of the markers between them.
 
         Parameters
@@ -97,7 +102,10 @@ class MarkerMatcher:
                     continue
                 clash = claimed.find(1, at, stop)
                 if clash < 0:
-                    claimed[at:stop] = b"\1" * len(marker)
+                    if token in self._strip_right:
+                        while stop < len(text) and not claimed[stop] and text[stop] in _ASCII_SPACES:
+                            stop += 1
+                    claimed[at:stop] = b"\1" * (stop - at)
                     claims.append((at, stop, token))
                 else:
                     stop = claimed.find(0, clash)

@@ -69,7 +69,7 @@ class SentencePieceTokenizer(Tokenizer):
         hidden = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
         self._ids = vocabulary.index(hidden, first_wins=False)
         self._costs = array("f", (-scores.astype(np.float32)).tobytes())
-        self._byte_ids = _byte_tokens(vocabulary)
+        self._byte_ids = byte_tokens(vocabulary)
         self._cut: re.Pattern[str] | None = None
         self._words: dict[str, tuple[int, ...]] = {}
 
@@ -77,7 +77,7 @@ class SentencePieceTokenizer(Tokenizer):
         if after_marker and self.add_space_prefix:
             text = " " + text
         if self._cut is None:
-            self._cut = _safe_cuts(self._ids)
+            self._cut = safe_cuts(self._ids)
         known = self._words
         for word in self._cut.split(text.replace(" ", SPACE)):
             if word:
@@ -119,7 +119,7 @@ class SentencePieceTokenizer(Tokenizer):
         raw = self.vocabulary.tokens[token]
         kind = self.vocabulary.types[token]
         if kind == TokenType.BYTE:
-            return bytes((_byte_value(raw),))
+            return bytes((byte_value(raw),))
         if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED):
             return raw
         return raw.replace(SPACE.encode(), b" ")
@@ -138,19 +138,19 @@ class SentencePieceTokenizer(Tokenizer):
         return self._ids.get(raw_bytes(text.replace(" ", SPACE)))
 
 
-def _byte_value(raw: bytes) -> int:
+def byte_value(raw: bytes) -> int:
     """0x41 of `<0x41>`."""
     if re.fullmatch(rb"<0x[0-9A-Fa-f]{2}>", raw) is None:
         raise UnsupportedTokenizerFormat(f"the byte token {raw!r} should be spelt like <0x41>")
     return int(raw[3:5], 16)
 
 
-def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
+def byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
     """Byte -> id of its token `<0x41>`."""
-    return {_byte_value(vocabulary.tokens[token]): token for token in vocabulary.of_types(TokenType.BYTE)}
+    return {byte_value(vocabulary.tokens[token]): token for token in vocabulary.of_types(TokenType.BYTE)}
 
 
-def _safe_cuts(tokens: Iterable[bytes]) -> re.Pattern[str]:
+def safe_cuts(tokens: Iterable[bytes]) -> re.Pattern[str]:
     """Matches the (empty) places in front of a `▁` that no token lies across.
 
     These are all places but those after a character that some token has in front of an inner `▁`.

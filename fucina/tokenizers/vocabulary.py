@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .added import AddedTokens
 
 
 class TokenizerWarning(UserWarning):
     """Base of the warnings about tokenizers."""
-
-
-class UnknownPreTokenizer(TokenizerWarning):
-    """A vocabulary asks for pre-tokenizer rules that are not implemented; others are used in their place."""
 
 
 class UnencodableBytes(TokenizerWarning):
@@ -59,6 +59,12 @@ class Vocabulary:
         Further ids that the file calls ends (of a turn, of a message).
     add_bos, add_eos
         Whether the model was trained on texts that begin with `bos`, that end with `eos`.
+    strip_right
+        Markers that take the white space after them along.
+    out_of_reach
+        Tokens that only a marker in the text becomes, never a word.
+    added
+        Added tokens with rules of their own, where the file has them; else markers are found as llama.cpp does it.
     """
 
     tokens: list[bytes]
@@ -69,10 +75,15 @@ class Vocabulary:
     more_ends: frozenset[int] = frozenset()
     add_bos: bool = False
     add_eos: bool = False
+    strip_right: frozenset[int] = frozenset()
+    out_of_reach: frozenset[int] = frozenset()
+    added: AddedTokens | None = None
 
     def index(self, hidden: Iterable[TokenType], first_wins: bool) -> dict[bytes, int]:
-        """Spelling -> id of all tokens but those of the hidden types; of equal spellings the first or the last wins."""
+        """Spelling -> id of all tokens in reach but those of the hidden types; of equal ones the first or the last wins."""
         keep = np.flatnonzero(~np.isin(self.types, list(hidden))).tolist()
+        if self.out_of_reach:
+            keep = [token for token in keep if token not in self.out_of_reach]
         if first_wins:
             keep.reverse()
         return dict(zip(map(self.tokens.__getitem__, keep), keep, strict=True))

@@ -8,7 +8,7 @@ import pytest
 from fucina.errors import GgufError, NoTokenizerVocab, UnsupportedTokenizerFormat
 from fucina.gguf import Typed
 from fucina.gguf.types import ValueType
-from fucina.tokenizers import PRE_TOKENIZERS, UnknownPreTokenizer, load_tokenizer
+from fucina.tokenizers import PRE_TOKENIZERS, load_tokenizer
 
 from .tokenizer_vocabularies import metadata, small_bpe, small_spm, stand_ins
 
@@ -48,8 +48,21 @@ def test_scores_belong_to_sentence_piece():
 
 @pytest.mark.parametrize("make", [small_bpe, small_spm])
 def test_other_kinds(make):
-    with pytest.raises(UnsupportedTokenizerFormat, match="model is 'bert'; expected 'gpt2'"):
-        load(make(model="bert"))
+    kinds = {
+        "bert": "WPM",
+        "t5": "UGM",
+        "rwkv": "RWKV",
+        "plamo2": "PLaMo",
+        "hybriddna": "DNA",
+        "whitespace": "white space",
+    }
+    for kind, what in kinds.items():
+        with pytest.raises(
+            UnsupportedTokenizerFormat, match=f"model is '{kind}', .*{what}.* not implemented; expected 'gpt2'"
+        ):
+            load(make(model=kind))
+    with pytest.raises(UnsupportedTokenizerFormat, match="model is 'other'; expected 'gpt2'"):
+        load(make(model="other"))
     with pytest.raises(UnsupportedTokenizerFormat, match="model is missing; expected 'gpt2'"):
         load(make(model=None))
 
@@ -77,22 +90,28 @@ def test_wrong_types_of_values():
         load(small_spm(scores=np.zeros(3, np.int32)))
 
 
-@pytest.mark.parametrize("name", ["nope", "", "default", None])
-def test_unknown_rules_are_loud(name):
-    with pytest.warns(UnknownPreTokenizer) as caught:
-        tokenizer = load(small_bpe(pre=name))
-    assert len(caught) == 1
-    message = str(caught[0].message)
-    assert ("is missing" if name is None else repr(name)) in message
+@pytest.mark.parametrize("name", ["nope", "", "superbpe", None])
+def test_unknown_rules_are_refused(name):
+    with pytest.raises(UnsupportedTokenizerFormat) as caught:
+        load(small_bpe(pre=name))
+    message = str(caught.value)
+    assert ("tokenizer.ggml.pre is missing" if name is None else repr(name)) in message
     assert all(known in message for known in PRE_TOKENIZERS)
-    assert (tokenizer.pre, tokenizer.pre_mismatch) == (name or "", True)
-    assert tokenizer.encode("DON'T") == load(small_bpe(pre="qwen2")).encode("DON'T")
+
+
+def test_the_caller_can_say_which_rules():
+    named = load(small_bpe(pre="qwen2"))
+    for name in ("nope", None, "gpt-2"):
+        tokenizer = load_tokenizer(metadata(small_bpe(pre=name)), pre="qwen2")
+        assert tokenizer.pre == "qwen2"
+        assert tokenizer.encode("DON'T") == named.encode("DON'T")
+    with pytest.raises(UnsupportedTokenizerFormat, match="'nope', which is unknown"):
+        load_tokenizer(metadata(small_bpe()), pre="nope")
 
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
-def test_known_rules_are_silent(name):
-    tokenizer = load(small_bpe(pre=name))
-    assert (tokenizer.pre, tokenizer.pre_mismatch) == (name, False)
+def test_known_rules(name):
+    assert load(small_bpe(pre=name)).pre == name
 
 
 def test_bos_policy():
