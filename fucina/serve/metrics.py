@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from ..engine import PassStats
 from ..speculative.factory import stats_of
 from .jobs import Cancelled, Done, Failed, Job
+from .observer import Observer
 from .running import Running
-from .worker import Observer, Worker
+from .worker import Worker
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool

@@ -2,6 +2,9 @@
 
 Every row has the same bits whatever runs beside it, and every request has its own sampler, state and grammar.  So a
 reply is exactly the one that its request gets alone; the order of things here decides about time only.
+
+A job waits in the line; then it runs, or waits for a prompt that is being computed and begins as its own does; where
+memory is short it is set aside, and waits in the line again.
 """
 
 from __future__ import annotations
@@ -9,34 +12,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from .. import checks
-from ..engine import PassStats, Scheduler
+from ..engine import Scheduler
+from ..engine.prefill import PREFILL_STRETCH
 from ..errors import ShuttingDown
 from .jobs import Cancelled, Done, Failed, GenerateRequest, Job
-from .line import Group, Line
+from .line import Line
+from .memory import Memory, to_set_aside
+from .observer import Observer
 from .running import Running
+from .sharing import leader_of
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
     from ..model import Model
-
-
-class Observer:
-    """Is told what the engine's thread does, on that thread.  This one ignores it; a server counts.
-
-    What it raises is dropped: counts must not end a reply.
-    """
-
-    def passed(self, stats: PassStats) -> None:
-        """A pass was run."""
-
-    def ended(self, job: Job, end: Done | Failed, running: Running | None) -> None:
-        """A job has ended; `running` is None if it had no stream."""
 
 
 class Worker:
@@ -50,6 +43,10 @@ class Worker:
     streams : how many are answered at once.
     speculation : draft for every stream.
     observer : is told what happens.
+    memory : bytes, or a text like "1GiB", for the rows of all streams and of the pool, which gets what the streams leave;
+        default: the pool keeps its own budget, and streams have no limit.
+    share : how many of those that wait may be one tenant's; default: all.
+    stretch : how many times as long as usual a pass may take while prompts are computed beside it.
 
     Raises
     ------
@@ -64,15 +61,22 @@ class Worker:
         streams: int = 8,
         speculation: bool = False,
         observer: Observer | None = None,
+        *,
+        memory: int | str | None = None,
+        share: int | None = None,
+        stretch: float = PREFILL_STRETCH,
     ) -> None:
         self.model, self.pool, self.speculation = model, pool, speculation
         self.streams = checks.integer("streams", streams, 1)
-        self._line = Line(checks.integer("queue", queue, 0))
+        self._line = Line(
+            checks.integer("queue", queue, 0), None if share is None else checks.integer("share", share, 1)
+        )
+        self._memory = Memory(model, pool, memory)
         self._observer = observer or Observer()
-        self._scheduler = Scheduler(model)
+        self._scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000))
         self._running: list[Running] = []
-        self._followers: list[tuple[Running, Group]] = []  # who waits for the rows of a prompt that is being computed
-        self._ready: Group = []  # who may begin with such rows
+        self._followers: list[tuple[Job, Running, int]] = []  # who waits for how many rows of whose prompt
+        self._aside: dict[Job, Running] = {}  # who stands in the line again
         self._changed = threading.Condition()
         self._closing = False
         self._deadline: float | None = None
@@ -86,34 +90,43 @@ class Worker:
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[GenerateRequest]) -> list[Job]:
-        """Ask for several replies, all or none of them; the prompt of equal ones is computed once.
+        """Ask for several replies of one tenant, all or none of them; what their prompts share is computed once.
 
         Raises
         ------
-        QueueFull : too many wait already.
+        QueueFull : too many wait already, or too many of this tenant.
+        RequestTooLarge : one does not fit in memory.
         ShuttingDown : after `close` or `refuse`.
         """
         jobs = [Job(request) for request in requests]
-        groups: dict[tuple[str, int, tuple[int, ...]], Group] = {}
         for job in jobs:
-            r = job.request
-            groups.setdefault((r.tenant, r.priority, tuple(r.ids)), []).append(job)
+            self._memory.check(job)
         with self._changed:
             if self._closing:
                 raise ShuttingDown("the server ends; it takes no new request")
-            self._line.add(list(groups.values()), max(self.streams - self.busy, 0))
+            self._line.add(jobs, max(self.streams - self.busy, 0))
             self._changed.notify_all()
         return jobs
 
     @property
     def waiting(self) -> int:
-        """Jobs that have no stream yet and stand in the line."""
+        """Jobs that stand in the line: those that have not begun, and those that were set aside."""
         return len(self._line)
+
+    @property
+    def set_aside(self) -> int:
+        """Jobs that had to make room for others and wait to go on."""
+        return len(self._aside)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of rows that streams take; they are counted from lengths."""
+        return self._memory.used(list(self._running), 0)
 
     @property
     def busy(self) -> int:
         """Jobs that are being answered, or wait for the rows of the same prompt."""
-        return len(self._running) + len(self._ready) + sum(len(group) for _, group in self._followers)
+        return len(self._running) + len(self._followers)
 
     @property
     def closing(self) -> bool:
@@ -177,13 +190,14 @@ class Worker:
         if self._closing:
             self._end_waiting()
             if self._deadline is not None and monotonic() >= self._deadline:
+                self._end_waiting(begun=True)
                 self._end_all(ShuttingDown("the server ended before this reply was complete"))
                 return
         self._admit()
         for running in self._running:
             if running.job.cancelled:
                 running.stream.cancel()
-        self._open_one()
+        self._make_room()
         try:
             stats = self._scheduler.step()
         except Exception as error:  # of the pass that all share
@@ -193,6 +207,7 @@ class Worker:
             with suppress(Exception):
                 self._observer.passed(stats)
         for running in list(self._running):
+            running.share()
             if running.stream.finish is None:
                 running.flush()
             else:
@@ -201,84 +216,119 @@ class Worker:
     def _admit(self) -> None:
         """Give free streams to those who wait."""
         with self._changed:
-            gone = list(self._line.remove_cancelled())
+            gone = list(self._line.take_out(lambda job: job.cancelled))
         for job in gone:
             self._fail(job, Cancelled("the request was given up"))
-        for leader, group in list(self._followers):
-            if leader not in self._running or leader.stream.decoding:
-                self._followers.remove((leader, group))
-                self._ready += group
-                if leader in self._running:
-                    with suppress(Exception):  # without them the others compute the rows again
-                        leader.share_prompt()
-        while self._ready and len(self._running) < self.streams:
-            self._start(self._ready.pop(0))
+        for waiting in list(self._followers):
+            job, leader, rows = waiting
+            if job.cancelled or leader not in self._running or not leader.shares(rows):
+                self._followers.remove(waiting)
+                self._start(job)
         while self.busy < self.streams:
             with self._changed:
-                asked = self._line.next()
-            if asked is None:
+                next_job = self._line.next(self._fits)
+            if next_job is None:
                 return
-            running = None
-            while asked and running is None:
-                running = self._start(asked.pop(0))
-            if running is not None and asked:
-                self._followers.append((running, asked))
+            self._start(next_job)
 
-    def _start(self, job: Job) -> Running | None:
+    def _fits(self, job: Job) -> bool:
+        aside = self._aside.get(job)
+        tokens = len(job.request.ids) if aside is None else len(aside.stream.tokens)
+        return self._memory.fits(job, tokens, self._running)
+
+    def _start(self, job: Job) -> None:
         """Give a job a stream, and let it take part from the next pass on; what fails here fails alone."""
         try:
             if job.cancelled:
                 raise Cancelled("the request was given up")
-            running = Running(job, self.model, self.pool, self.speculation)
+            if not self._fits(job):  # it waited for the rows of another prompt meanwhile
+                with self._changed:
+                    self._line.put_back(job)
+                return
+            running = self._aside.get(job)
+            if running is not None:
+                running.resume()
+                del self._aside[job]
+            elif self._waits_for_rows(job):
+                return
+            else:
+                running = Running(job, self.model, self.pool, self.speculation)
         except Exception as error:
             self._fail(job, error)
-            return None
-        self._running.append(running)
-        if not running.opening:
-            self._scheduler.add(running.stream)
-        return running
-
-    def _open_one(self) -> None:
-        """Go on with the beginning of one prompt that is to be stored before the rest is computed."""
-        running = next((r for r in self._running if r.opening and not r.stream.check_end()), None)
-        if running is None:
             return
-        try:
-            running.open()
-            if not running.opening:
-                self._scheduler.add(running.stream)
-        except Exception as error:
-            self._settle(running, error)
+        self._running.append(running)
+        self._scheduler.add(running.stream)
+
+    def _waits_for_rows(self, job: Job) -> bool:
+        """Let a job wait for the rows of a prompt that begins as its own, if there is one and they are not there yet."""
+        leader, rows = leader_of(job, self._running, self._memory)
+        if leader is None:
+            return False
+        leader.share_at(rows)
+        leader.share()
+        if leader.shares(rows):
+            self._followers.append((job, leader, rows))
+            return True
+        return False
+
+    def _make_room(self) -> None:
+        """Set streams aside until the others have the memory that they need; the pool gets the rest."""
+        while self._memory.short(self._running):
+            running = to_set_aside(self._running)
+            self._running.remove(running)
+            self._aside[running.job] = running
+            self._scheduler.remove(running.stream)
+            try:
+                self._memory.give_rest(self._running)
+                running.set_aside()
+            except Exception as error:
+                self._fail(running.job, error)
+                continue
+            with self._changed:
+                self._line.put_back(running.job)
+            with suppress(Exception):
+                self._observer.set_aside(running.job)
+        self._memory.give_rest(self._running)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _settle(self, running: Running, error: Exception | None = None) -> None:
+        """End a job that has a stream."""
         with suppress(ValueError):
             self._running.remove(running)
         with suppress(ValueError):
             self._scheduler.remove(running.stream)
-        end = running.settle(error)
-        self._end(running.job, end, running)
+        self._aside.pop(running.job, None)
+        with suppress(Exception):  # of the pool: nobody may wait for ever
+            self._memory.give_rest(self._running)
+        self._end(running.job, running.settle(error), running)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        self._end(job, Failed(error), None)
+        """End a job, whether it has begun or not."""
+        if (running := self._aside.get(job)) is not None:
+            self._settle(running, error)
+        else:
+            self._end(job, Failed(error), None)
 
     def _end(self, job: Job, end: Done | Failed, running: Running | None) -> None:
         """Tell the end of a job: first to who counts, so that the asker finds it counted."""
+        with self._changed:
+            self._line.forget(job)
         with suppress(Exception):
             self._observer.ended(job, end, running)
         job.put(end)
 
-    def _end_waiting(self) -> None:
-        """End all that stand in the line."""
+    def _end_waiting(self, begun: bool = False) -> None:
+        """End all that stand in the line; those that have begun only if asked to."""
         with self._changed:
-            groups = list(iter(self._line.next, None))
-        for job in chain.from_iterable(groups):
+            jobs = list(self._line.take_out(lambda job: begun or job not in self._aside))
+        for job in jobs:
             self._fail(job, ShuttingDown("the server ended before this request had its turn"))
 
     def _end_all(self, error: Exception) -> None:
         """End all that run, and those that wait for their rows."""
-        waiting = [*self._ready, *chain.from_iterable(group for _, group in self._followers)]
-        self._ready, self._followers = [], []
-        for job in waiting:
+        followers, self._followers = self._followers, []
+        for job, _, _ in followers:
             self._fail(job, error)
         for running in list(self._running):
             try:
