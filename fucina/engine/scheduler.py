@@ -16,10 +16,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from ..checks import shown
+from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
 from .drafts import Drafter, PassStats, Verified
-from .prefill import PREFILL_STRETCH, PrefillShare
+from .prefill import PrefillShare
 from .stream import Stream
 
 CATCH_UP = 32  # pending tokens of a stream that decodes, above which they are computed as a prompt's are

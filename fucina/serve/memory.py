@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,10 @@ class Memory:
     model, pool : the pool gets what the streams leave.
     budget : bytes for streams and pool together; None: no limit for streams, and the pool keeps its own.
 
+    Attributes
+    ----------
+    longest : tokens of the longest text that fits alone.
+
     Raises
     ------
     InvalidOption : no such budget.
@@ -43,6 +48,11 @@ class Memory:
         self._context, self._pool = model.context, pool
         self._layout, self._dtype = model.new_cache(1).layout, model.cache_dtype
         self._left = -1
+        self.longest = self._context
+        if self.budget is not None:
+            sizes = range(1, self._context + 1)
+            budget = self.budget
+            self.longest = bisect_right(sizes, budget, key=lambda n: bytes_held(self._layout, self._dtype, n, n))
 
     def capacity(self, job: Job) -> int:
         """Positions that a reply may need."""
@@ -55,14 +65,10 @@ class Memory:
         ------
         RequestTooLarge
         """
-        if self.budget is None:
-            return
-        most = self.capacity(job)
-        need = bytes_held(self._layout, self._dtype, most, most)
-        if need > self.budget:
+        if self.capacity(job) > self.longest:
             raise RequestTooLarge(
-                f"a prompt of {len(job.request.ids)} tokens and a reply of up to {job.request.max_tokens} take {need} "
-                f"bytes of rows, this server has {self.budget}; ask for fewer tokens"
+                f"a prompt of {len(job.request.ids)} tokens with a reply of up to {job.request.max_tokens} does not fit "
+                f"in the memory of this server, which is enough for {self.longest} tokens"
             )
 
     def fits(self, job: Job, tokens: int, running: Sequence[Running]) -> bool:

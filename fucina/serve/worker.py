@@ -17,15 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from .. import checks
+from ..defaults import PREFILL_STRETCH
 from ..engine import Scheduler
-from ..engine.prefill import PREFILL_STRETCH
 from ..errors import ShuttingDown
-from .jobs import Cancelled, Done, Failed, GenerateRequest, Job
+from .jobs import GenerateRequest, Job
 from .line import Line
-from .memory import Memory, to_set_aside
+from .memory import Memory
 from .observer import Observer
-from .running import Running
-from .sharing import leader_of
+from .replies import Replies
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
@@ -73,11 +72,11 @@ class Worker:
         )
         self._memory = Memory(model, pool, memory)
         self._observer = observer or Observer()
-        self._scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000))
-        self._running: list[Running] = []
-        self._followers: list[tuple[Job, Running, int]] = []  # who waits for how many rows of whose prompt
-        self._aside: dict[Job, Running] = {}  # who stands in the line again
         self._changed = threading.Condition()
+        scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000))
+        self._replies = Replies(
+            model, pool, self.streams, speculation, self._observer, self._line, self._changed, self._memory, scheduler
+        )
         self._closing = False
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name="fucina-engine", daemon=True)
@@ -116,17 +115,22 @@ class Worker:
     @property
     def set_aside(self) -> int:
         """Jobs that had to make room for others and wait to go on."""
-        return len(self._aside)
+        return len(self._replies.aside)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that fits in memory, its reply included."""
+        return self._memory.longest
 
     @property
     def stream_bytes(self) -> int:
         """Bytes of rows that streams take; they are counted from lengths."""
-        return self._memory.used(list(self._running), 0)
+        return self._memory.used(list(self._replies.running), 0)
 
     @property
     def busy(self) -> int:
         """Jobs that are being answered, or wait for the rows of the same prompt."""
-        return len(self._running) + len(self._followers)
+        return self._replies.busy
 
     @property
     def closing(self) -> bool:
@@ -141,7 +145,7 @@ class Worker:
     def running(self) -> list[dict[str, int]]:
         """The streams as they are now: tokens of their prompt, of their reply, and how many rows are computed."""
         told = []
-        for running in list(self._running):
+        for running in list(self._replies.running):
             s = running.stream
             with suppress(Exception):  # it ends just now
                 told.append({"prompt_tokens": s.prompt_end, "completion_tokens": s.committed, "rows": s.cached})
@@ -183,155 +187,32 @@ class Worker:
             except (
                 BaseException
             ) as error:  # a fault of ours: nobody may wait for ever, and the next request has a chance
-                self._end_all(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                self._replies.end_all(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _round(self) -> None:
         """Let requests join, run a pass, tell what it gave, let those that have ended leave."""
         if self._closing:
-            self._end_waiting()
+            self._replies.end_waiting()
             if self._deadline is not None and monotonic() >= self._deadline:
-                self._end_waiting(begun=True)
-                self._end_all(ShuttingDown("the server ended before this reply was complete"))
+                self._replies.end_waiting(begun=True)
+                self._replies.end_all(ShuttingDown("the server ended before this reply was complete"))
                 return
-        self._admit()
-        for running in self._running:
+        self._replies.admit()
+        for running in self._replies.running:
             if running.job.cancelled:
                 running.stream.cancel()
-        self._make_room()
+        self._replies.make_room()
         try:
-            stats = self._scheduler.step()
+            stats = self._replies.scheduler.step()
         except Exception as error:  # of the pass that all share
-            self._end_all(error)
+            self._replies.end_all(error)
             return
         if stats is not None:
             with suppress(Exception):
                 self._observer.passed(stats)
-        for running in list(self._running):
+        for running in list(self._replies.running):
             running.share()
             if running.stream.finish is None:
                 running.flush()
             else:
-                self._settle(running)
-
-    def _admit(self) -> None:
-        """Give free streams to those who wait."""
-        with self._changed:
-            gone = list(self._line.take_out(lambda job: job.cancelled))
-        for job in gone:
-            self._fail(job, Cancelled("the request was given up"))
-        for waiting in list(self._followers):
-            job, leader, rows = waiting
-            if job.cancelled or leader not in self._running or not leader.shares(rows):
-                self._followers.remove(waiting)
-                self._start(job)
-        while self.busy < self.streams:
-            with self._changed:
-                next_job = self._line.next(self._fits)
-            if next_job is None:
-                return
-            self._start(next_job)
-
-    def _fits(self, job: Job) -> bool:
-        aside = self._aside.get(job)
-        tokens = len(job.request.ids) if aside is None else len(aside.stream.tokens)
-        return self._memory.fits(job, tokens, self._running)
-
-    def _start(self, job: Job) -> None:
-        """Give a job a stream, and let it take part from the next pass on; what fails here fails alone."""
-        try:
-            if job.cancelled:
-                raise Cancelled("the request was given up")
-            if not self._fits(job):  # it waited for the rows of another prompt meanwhile
-                with self._changed:
-                    self._line.put_back(job)
-                return
-            running = self._aside.get(job)
-            if running is not None:
-                running.resume()
-                del self._aside[job]
-            elif self._waits_for_rows(job):
-                return
-            else:
-                running = Running(job, self.model, self.pool, self.speculation)
-        except Exception as error:
-            self._fail(job, error)
-            return
-        self._running.append(running)
-        self._scheduler.add(running.stream)
-
-    def _waits_for_rows(self, job: Job) -> bool:
-        """Let a job wait for the rows of a prompt that begins as its own, if there is one and they are not there yet."""
-        leader, rows = leader_of(job, self._running, self._memory)
-        if leader is None:
-            return False
-        leader.share_at(rows)
-        leader.share()
-        if leader.shares(rows):
-            self._followers.append((job, leader, rows))
-            return True
-        return False
-
-    def _make_room(self) -> None:
-        """Set streams aside until the others have the memory that they need; the pool gets the rest."""
-        while self._memory.short(self._running):
-            running = to_set_aside(self._running)
-            self._running.remove(running)
-            self._aside[running.job] = running
-            self._scheduler.remove(running.stream)
-            try:
-                self._memory.give_rest(self._running)
-                running.set_aside()
-            except Exception as error:
-                self._fail(running.job, error)
-                continue
-            with self._changed:
-                self._line.put_back(running.job)
-            with suppress(Exception):
-                self._observer.set_aside(running.job)
-        self._memory.give_rest(self._running)
-
-    # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def _settle(self, running: Running, error: Exception | None = None) -> None:
-        """End a job that has a stream."""
-        with suppress(ValueError):
-            self._running.remove(running)
-        with suppress(ValueError):
-            self._scheduler.remove(running.stream)
-        self._aside.pop(running.job, None)
-        with suppress(Exception):  # of the pool: nobody may wait for ever
-            self._memory.give_rest(self._running)
-        self._end(running.job, running.settle(error), running)
-
-    def _fail(self, job: Job, error: Exception) -> None:
-        """End a job, whether it has begun or not."""
-        if (running := self._aside.get(job)) is not None:
-            self._settle(running, error)
-        else:
-            self._end(job, Failed(error), None)
-
-    def _end(self, job: Job, end: Done | Failed, running: Running | None) -> None:
-        """Tell the end of a job: first to who counts, so that the asker finds it counted."""
-        with self._changed:
-            self._line.forget(job)
-        with suppress(Exception):
-            self._observer.ended(job, end, running)
-        job.put(end)
-
-    def _end_waiting(self, begun: bool = False) -> None:
-        """End all that stand in the line; those that have begun only if asked to."""
-        with self._changed:
-            jobs = list(self._line.take_out(lambda job: begun or job not in self._aside))
-        for job in jobs:
-            self._fail(job, ShuttingDown("the server ended before this request had its turn"))
-
-    def _end_all(self, error: Exception) -> None:
-        """End all that run, and those that wait for their rows."""
-        followers, self._followers = self._followers, []
-        for job, _, _ in followers:
-            self._fail(job, error)
-        for running in list(self._running):
-            try:
-                self._settle(running, error)
-            except Exception as worse:  # it has left both lists by then
-                running.job.put(Failed(worse))
+                self._replies.settle(running)

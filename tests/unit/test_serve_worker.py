@@ -151,7 +151,7 @@ def test_cancel_and_ask_again_many_times(model, pool):
         assert threading.active_count() <= threads + 1  # the one that prepares masks
         while worker.busy:
             pass
-        assert worker._scheduler.streams == []
+        assert worker._replies.scheduler.streams == []
     assert pool.stats().in_use == 0
 
 
@@ -257,7 +257,7 @@ def test_a_fault_of_the_worker_ends_its_requests_and_not_its_thread(model, pool,
             monkeypatch.undo()
             raise SystemError("a fault")
 
-        monkeypatch.setattr(worker, "_admit", fails)
+        monkeypatch.setattr(worker._replies, "admit", fails)
         first = collected(worker.submit(request(model)))  # waits in the line, and is answered in the next round
         assert first[0] == alone(model, request(model))[0] and worker.alive
 

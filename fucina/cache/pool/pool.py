@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -78,7 +78,7 @@ class SlotPool:
         if disk is not None and not (isinstance(disk, (str, os.PathLike)) and os.fspath(disk)):
             raise InvalidOption(f"disk must be the path of a folder, got {disk!r}")
         self._disk = None if disk is None else DiskTier(model, Path(disk), checks.byte_count("disk_bytes", disk_bytes))
-        self._writer = Writer(self._rows.budget // 4) if background and self._disk is not None else None
+        self._writer = Writer(self._rows.budget // 4, background)
         self._lock = threading.Lock()
         self._in_use: weakref.WeakSet[Slot] = weakref.WeakSet()
         self._closed = False
@@ -215,19 +215,13 @@ class SlotPool:
             state.rewind(state.rewind_point(length))
             own, banks = path[: state.len * TOKEN], len(recurrent_positions(state))
             size = bytes_held(state.layout, state.dtype, state.capacity, state.len)
-            self._write(size, lambda: disk.keep(scope, own, lambda: state, banks))
+            self._writer.put(size, lambda: disk.keep(scope, own, lambda: state, banks))
 
     def _spill(self, victims: Sequence[Victim], new: bytes = b"") -> None:
         if (disk := self._disk) is not None:
             for victim in victims:
                 size = sum(piece.nbytes for piece in victim.match.pieces)
-                self._write(size, partial(disk.spill, victim, new))
-
-    def _write(self, size: int, work: Callable[[], object]) -> None:
-        if self._writer is None:
-            work()
-        else:
-            self._writer.put(size, work)
+                self._writer.put(size, partial(disk.spill, victim, new))
 
     # --- the pool itself ----------------------------------------------------------------------------------------------
 
@@ -254,9 +248,9 @@ class SlotPool:
                 files=files,
                 disk_bytes=size,
                 disk_budget=0 if disk is None else disk.budget,
-                disk_errors=(0 if disk is None else disk.errors) + (0 if self._writer is None else self._writer.errors),
-                lost=0 if self._writer is None else self._writer.lost,
-                writing=0 if self._writer is None else self._writer.waiting,
+                disk_errors=self._writer.errors + (0 if disk is None else disk.errors),
+                lost=self._writer.lost,
+                writing=self._writer.waiting,
             )
 
     def resize(self, memory: int | str) -> None:
@@ -275,19 +269,15 @@ class SlotPool:
 
     def flush(self) -> None:
         """Wait until all texts that are on their way to disk are there."""
-        if self._writer is not None:
-            self._writer.flush()
+        self._writer.flush()
 
     def close(self) -> None:
         """Write what is in memory to disk, if there is a folder, and forget it.  Slots in use can only be discarded."""
         with HoldInterrupts(), self._lock:
             self._closed = True
             victims = self._rows.clear(self._disk is not None)
-        if self._writer is not None:
-            self._writer.close()
-        for victim in victims:
-            assert self._disk is not None
-            self._disk.spill(victim)
+        self._writer.close()
+        self._spill(victims)
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Writes texts to disk on a thread of its own, so that whoever gives rows back need not wait for a disk."""
+"""Writes texts to disk: at once, or on a thread of its own, so that whoever gives rows back need not wait for a disk."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Writer:
     Parameters
     ----------
     limit : bytes of rows that may wait.  A single text may be larger.
+    background : use a thread; else `put` does the work itself, and raises what it raises.
 
     Attributes
     ----------
@@ -24,23 +25,26 @@ class Writer:
     waiting : bytes of rows that wait, those that are being written included.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, background: bool) -> None:
         self.limit = limit
         self.lost = self.errors = self.waiting = 0
         self._work: deque[tuple[int, Callable[[], object]]] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._background = background
         self._thread: threading.Thread | None = None
 
     def put(self, size: int, work: Callable[[], object]) -> bool:
-        """Let something be written; False, and nothing happens, if too much waits already or the writer was closed.
+        """Let something be written; False, and nothing happens, if too much waits already.
 
         Parameters
         ----------
         size : bytes that are kept in memory until it is written.
         """
+        if not self._background:
+            work()
+            return True
         with self._changed:
-            if self._closed or (self.waiting and self.waiting + size > self.limit):
+            if self.waiting and self.waiting + size > self.limit:
                 self.lost += 1
                 return False
             if self._thread is None:
@@ -57,9 +61,9 @@ class Writer:
             self._changed.wait_for(lambda: not self._work and not self.waiting)
 
     def close(self) -> None:
-        """Wait until everything is written, and end the thread; twice is no error."""
+        """Wait until everything is written, and end the thread; what is put later is written at once."""
         with self._changed:
-            self._closed = True
+            self._background = False
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
@@ -67,7 +71,7 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._work or self._closed)
+                self._changed.wait_for(lambda: self._work or not self._background)
                 if not self._work:
                     return
                 size, work = self._work.popleft()
