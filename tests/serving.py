@@ -15,7 +15,8 @@ from fucina.engine.text import StreamText
 from fucina.generation import finish_reason
 from fucina.sampling import BiasTokens, Sampler, SamplerOptions, compose
 from fucina.serve import App, Done, GenerateRequest, Server, TextDelta
-from tests.chat_model import CHATML
+from tests.chat_model import CHATML, write_chat_model
+from tests.toy_families import toy_model
 
 TOOLS_TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
@@ -33,6 +34,27 @@ THINKING = CHATML.removesuffix("{% endif %}") + (
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
     "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
 )
+
+
+KINDS = ("chat", "ring", "recurrent", "latent", "routed")
+
+
+@contextmanager
+def models_of_all_kinds(folder):
+    """A function from a kind of `KINDS` to a model, made when it is first asked for."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            path = folder / "chat.gguf"
+            made[kind] = fucina.load(write_chat_model(path), context=512) if kind == "chat" else toy_model(kind)
+        return made[kind]
+
+    try:
+        yield get
+    finally:
+        for model in made.values():
+            model.close()
 
 
 @contextmanager
