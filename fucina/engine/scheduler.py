@@ -23,7 +23,6 @@ from .drafts import Drafter, PassStats, Verified
 from .prefill import PrefillShare
 from .stream import Stream
 
-CATCH_UP = 32  # pending tokens of a stream that decodes, above which they are computed as a prompt's are
 PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
 
 
@@ -202,8 +201,7 @@ class Scheduler:
 
         Every stream that decodes has a row, as far as the budget goes; prompts have a part of the budget in any case.
         """
-        prompts = [s for s in live if not s.decoding or s.pending > CATCH_UP]  # the latter have lost their rows
-        decoding = [s for s in live if s not in prompts]
+        decoding, prompts = [s for s in live if not s.filling], [s for s in live if s.filling]
         budget = self.row_budget
         if prompts and budget > 1:
             budget -= max(1, budget // PROMPT_PART)

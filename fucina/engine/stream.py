@@ -25,6 +25,9 @@ from .drafts import Drafter
 if TYPE_CHECKING:
     from ..cache import State
 
+FEW = 32
+"""So many pending tokens may belong to a stream that decodes: those of a draft that came to nothing."""
+
 Finish = Literal["stop_token", "ended", "length", "cancelled", "error"]
 OnToken = Callable[[int], Any]
 OnRow = Callable[[int, np.ndarray], None]
@@ -83,7 +86,7 @@ class Stream:
     """
 
     __slots__ = (
-        "_key", "cancelled", "cut", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows",
+        "_due", "_key", "cancelled", "cut", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows",
         "prompt_end", "reused", "sampler", "state", "stop_token", "stop_tokens", "tokens",
     )  # fmt: skip
 
@@ -116,7 +119,7 @@ class Stream:
         self.reused = self.cached
 
     def _take(self, state: State) -> None:
-        self.state, self._key = state, object()
+        self.state, self._key, self._due = state, object(), len(self.tokens)
         state.owner = self._key
         self.keep_rows(len(self.tokens) - 1)  # the row of the newest token gives the first logits
 
@@ -151,6 +154,11 @@ class Stream:
     def decoding(self) -> bool:
         """Whether the prompt is computed, and the first token is there."""
         return self.committed > 0
+
+    @property
+    def filling(self) -> bool:
+        """Whether rows of many tokens are still to be computed: of the prompt, or of a text that has lost its rows."""
+        return self.cached < self._due or self.pending > FEW
 
     @property
     def owns_state(self) -> bool:

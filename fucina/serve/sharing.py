@@ -14,16 +14,16 @@ SHARED = 32
 
 
 def leader_of(job: Job, running: Sequence[Running], memory: Memory) -> tuple[Running | None, int]:
-    """Who of those that run gives a job most rows that it would not find in the pool, and how many it has in common.
+    """Who of those that run has most of a prompt in common with a job, and how many rows: None where it saves too few.
 
     Only within a tenant; and only where the rows can be stored, now or when they are computed.  The last token of a
     prompt is always computed, since it gives the first logits.
     """
-    ids, most, leader, common = job.request.ids, SHARED - 1, None, 0
+    ids, leader, common = job.request.ids, None, 0
     for other in running:
         if other.job.request.tenant == job.request.tenant:
             rows = min(common_prefix(ids, other.job.request.ids), len(ids) - 1)
             saved = rows - other.stream.reused  # the pool has the others
-            if saved > most and other.can_share(rows) and memory.can_store(rows):
-                most, leader, common = saved, other, rows
+            if rows > common and saved >= SHARED and other.can_share(rows) and memory.can_store(rows):
+                leader, common = other, rows
     return leader, common
