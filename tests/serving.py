@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx
 import numpy as np
@@ -141,9 +141,9 @@ def asked(app, method, path, body=None, raw=None, headers=None):
 
 
 @contextmanager
-def served(model, rules=None, **options):
-    """A server on a thread, and its address."""
-    with fucina.SlotPool(model, memory="64MiB") as pool:
+def served(model, rules=None, pool=None, **options):
+    """A server on a thread, with a pool of its own unless one is given."""
+    with nullcontext(pool) if pool is not None else fucina.SlotPool(model, memory="64MiB") as pool:
         listening = threading.Event()
         app = App(model, pool, rules, **options)
         server = Server(app, "127.0.0.1", 0, lambda url: listening.set())
