@@ -24,6 +24,7 @@ from fucina.cache import State
 from fucina.cache.memory import bytes_held
 from fucina.errors import QueueFull
 from fucina.serve import Failed, GenerateRequest, Worker
+from fucina.serve.memory import STEP
 from tests.serving import alone, collected, models_of_all_kinds, random_request, served
 
 CLIENTS = 16
@@ -34,6 +35,12 @@ GRAMMARS = (
     fucina.Grammar.regex("[a-f]{3,9}x?"),
     fucina.Grammar.json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 4}),
 )
+
+
+@pytest.fixture(autouse=True)
+def short_of_memory(monkeypatch):
+    """Let replies begin with hardly any room ahead of them, so that they are set aside often."""
+    monkeypatch.setattr("fucina.serve.memory.AHEAD", STEP)
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +93,10 @@ class Flat:
 def mixed_request(generator, model, beginnings, number):
     """Short and long replies, some of which take several blocks of memory."""
     request = random_request(generator, model, beginnings, GRAMMARS, f"tenant {number % 3}")
-    if generator.integers(5) == 0 and request.grammar is None:
-        most = int(generator.integers(40, 120))
+    if generator.integers(3) == 0 and request.grammar is None:
+        most = int(generator.integers(40, 100))
         request = GenerateRequest(
-            request.ids, most, request.options, request.stops, request.ends, biases=request.biases,
+            request.ids, most, request.options, request.stops, biases=request.biases,
             tenant=request.tenant, priority=request.priority,
         )  # fmt: skip
     return request
@@ -125,7 +132,7 @@ def soak(model, folder, count, seconds=None):
                 done.append((request, tokens, text, end.finish))
             counts["complete"] += not isinstance(end, Failed)
 
-    budget = size(model, 128) + 2 * size(model, 64)
+    budget = 3 * size(model, 128)
     with (
         fucina.SlotPool(model, budget, folder, "4MiB", background=True) as pool,
         Worker(model, pool, queue=12, streams=6, speculation=True, memory=budget, share=8) as worker,
@@ -158,7 +165,7 @@ def test_sixteen_clients(models, kind, tmp_path):
 @pytest.mark.parametrize("kind", ["chat", "ring", "recurrent", "latent", "routed"])
 def test_sixteen_clients_for_minutes(models, kind, tmp_path):
     counts = soak(models(kind), tmp_path / "rows", 0, 60 * MINUTES / 5)
-    assert counts["complete"] > 300 and counts["set aside"] > 0, counts
+    assert counts["complete"] > 50 and counts["set aside"] > 0, counts
 
 
 # --- the whole server -------------------------------------------------------------------------------------------------
@@ -289,7 +296,7 @@ def test_sixteen_clients_over_sockets(models, tmp_path):
 @pytest.mark.slow
 def test_sixteen_clients_over_sockets_for_minutes(models, tmp_path):
     counts = soak_server(models("chat"), tmp_path / "rows", 0, 60 * MINUTES)
-    assert counts["complete"] > 300 and counts["hung up"] > 30 and counts["set aside"] > 0, counts
+    assert counts["complete"] > 100 and counts["hung up"] > 10 and counts["set aside"] > 0, counts
 
 
 def test_two_hundred_that_hang_up_leave_nothing(models):
