@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import checks
 from ..cache.memory import bytes_held
-from ..errors import RequestTooLarge
+from ..errors import InvalidOption, RequestTooLarge
 from .jobs import Job
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Memory:
 
     Raises
     ------
-    InvalidOption : no such budget.
+    InvalidOption : no such budget, or one in which nothing fits.
     """
 
     def __init__(self, model: Model, pool: SlotPool, budget: int | str | None) -> None:
@@ -53,6 +53,11 @@ class Memory:
             sizes = range(1, self._context + 1)
             budget = self.budget
             self.longest = bisect_right(sizes, budget, key=lambda n: bytes_held(self._layout, self._dtype, n, n))
+            if not self.longest:
+                least = bytes_held(self._layout, self._dtype, 1, 1)
+                raise InvalidOption(
+                    f"memory must be at least {least} bytes, which a text of this model takes, got {budget}"
+                )
 
     def capacity(self, job: Job) -> int:
         """Positions that a reply may need."""

@@ -142,7 +142,7 @@ def test_what_can_never_fit_is_refused_before_it_starts(models):
         assert worker.busy == worker.waiting == 0
         request = GenerateRequest([1] * 100, 28)
         assert collected(worker.submit(request))[0] == alone(model, request)[0]
-    for wrong in (-1, "much", 1.5):
+    for wrong in (-1, "much", 1.5, 0, size(model, 64) - 1):
         with pytest.raises(InvalidOption), fucina.SlotPool(model) as pool:
             Worker(model, pool, memory=wrong)
 
