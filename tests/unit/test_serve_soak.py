@@ -296,7 +296,7 @@ def test_sixteen_clients_over_sockets(models, tmp_path):
 @pytest.mark.slow
 def test_sixteen_clients_over_sockets_for_minutes(models, tmp_path):
     counts = soak_server(models("chat"), tmp_path / "rows", 0, 60 * MINUTES)
-    assert counts["complete"] > 100 and counts["hung up"] > 10 and counts["set aside"] > 0, counts
+    assert counts["complete"] > 40 and counts["hung up"] > 10 and counts["set aside"] > 0, counts
 
 
 def test_two_hundred_that_hang_up_leave_nothing(models):
