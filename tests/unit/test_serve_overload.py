@@ -162,7 +162,7 @@ def test_rows_that_were_given_up_come_back_beside_the_others(model):
     with fucina.SlotPool(model, 0) as pool, working(model, pool, passes) as worker:
         long = worker.submit(request(200, 1000, 400))
         next(iter(long))
-        running = worker.submit(request(1, most=300))
+        running = worker.submit(request(1, most=800))
         next(iter(running))
 
         lost = []
@@ -178,9 +178,10 @@ def test_rows_that_were_given_up_come_back_beside_the_others(model):
         replies = [collected(job) for job in (long, running)]
     (at, pending), *_ = lost
     assert pending > 1100
+    assert all(stats.rows for stats, _ in passes.found[at : at + 200])  # the other one goes on meanwhile
     assert passes.worst <= MOST
     assert sum(stats.prefill for stats, _ in passes.found[at:]) == pending  # all of them, also the last few
-    for r, reply in zip((request(200, 1000, 400), request(1, most=300)), replies, strict=True):
+    for r, reply in zip((request(200, 1000, 400), request(1, most=800)), replies, strict=True):
         assert alone(model, r)[0][1:] == reply[0]
 
 

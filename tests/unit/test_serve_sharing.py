@@ -138,6 +138,19 @@ def test_rows_of_a_reply_in_the_making_are_found(models):
     assert second[0] == alone(model, request([*BEGINNING, 2]))[0]
 
 
+def test_nothing_is_stored_where_nobody_could_go_on(models, monkeypatch):
+    """A recurrent state that has passed the common place cannot be stored there: no rows are copied for nothing."""
+    model, stored = models("recurrent"), []
+    monkeypatch.setattr(Slot, "store", lambda self, tokens: stored.append(len(tokens)))
+    with fucina.SlotPool(model, "64MiB") as pool, Worker(model, pool) as worker:
+        first = worker.submit(request([*BEGINNING, 1], 100))
+        next(iter(first))
+        second = collected(worker.submit(request([*BEGINNING, 2])))
+        first.cancel()
+    assert not stored and ended(second[2]).cached_tokens == 0
+    assert second[0] == alone(model, request([*BEGINNING, 2]))[0]
+
+
 @pytest.mark.parametrize("fault", ["no room", "store fails"])
 def test_rows_that_cannot_be_stored_are_computed_again(models, fault, monkeypatch):
     model, rows = models("chat"), Rows()
