@@ -17,3 +17,6 @@ SEED = 0
 # how long: new tokens of one call
 GENERATE_TOKENS = 64
 REPLY_TOKENS = 1024
+
+# how long others may wait: a pass with decode rows may take about this many times as long for the prompts that join it
+PREFILL_STRETCH = 1.8

@@ -337,6 +337,10 @@ class QueueFull(FucinaError, RuntimeError):
     """As many requests wait as may wait."""
 
 
+class RequestTooLarge(FucinaError, ValueError):
+    """A request whose rows do not fit in the memory of the server, even if it has that for itself."""
+
+
 class ServerNotEnabled(FucinaError, ImportError):
     """The server needs packages that are not installed; the message has the command that installs them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx
 import numpy as np
@@ -15,7 +15,8 @@ from fucina.engine.text import StreamText
 from fucina.generation import finish_reason
 from fucina.sampling import BiasTokens, Sampler, SamplerOptions, compose
 from fucina.serve import App, Done, GenerateRequest, Server, TextDelta
-from tests.chat_model import CHATML
+from tests.chat_model import CHATML, write_chat_model
+from tests.toy_families import toy_model
 
 TOOLS_TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
@@ -33,6 +34,27 @@ THINKING = CHATML.removesuffix("{% endif %}") + (
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
     "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
 )
+
+
+KINDS = ("chat", "ring", "recurrent", "latent", "routed")
+
+
+@contextmanager
+def models_of_all_kinds(folder):
+    """A function from a kind of `KINDS` to a model, made when it is first asked for."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            path = folder / "chat.gguf"
+            made[kind] = fucina.load(write_chat_model(path), context=512) if kind == "chat" else toy_model(kind)
+        return made[kind]
+
+    try:
+        yield get
+    finally:
+        for model in made.values():
+            model.close()
 
 
 @contextmanager
@@ -119,9 +141,9 @@ def asked(app, method, path, body=None, raw=None, headers=None):
 
 
 @contextmanager
-def served(model, rules=None, **options):
-    """A server on a thread, and its address."""
-    with fucina.SlotPool(model, memory="64MiB") as pool:
+def served(model, rules=None, pool=None, **options):
+    """A server on a thread, with a pool of its own unless one is given."""
+    with nullcontext(pool) if pool is not None else fucina.SlotPool(model, memory="64MiB") as pool:
         listening = threading.Event()
         app = App(model, pool, rules, **options)
         server = Server(app, "127.0.0.1", 0, lambda url: listening.set())

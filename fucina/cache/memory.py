@@ -11,7 +11,7 @@ import numpy as np
 
 from ..checks import one_of
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
-from .parts import Kv, Latent, Layout, Recurrent
+from .parts import CHUNK, Kv, Latent, Layout, Recurrent
 
 DTYPES: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
 
@@ -31,6 +31,17 @@ def allocate(nbytes: int, what: str) -> np.ndarray:
         raise KvCacheOverflow(
             f"{what} takes {nbytes} bytes, which this machine does not give; expected a smaller capacity, or context"
         ) from None
+
+
+def bytes_held(layout: Layout, dtype: str, capacity: int, rows: int) -> int:
+    """What a state of `capacity` positions takes of the machine's memory while it holds `rows` of them, in bytes.
+
+    Rows count in blocks of 64, since memory is given in pages; pages that no row has touched take nothing.
+    """
+    item, rows = DTYPES[dtype].itemsize, -(-rows // CHUNK) * CHUNK
+    planes = sum(area.width * min(n, rows) for area, n in zip(layout.areas, layout.strides(capacity), strict=False))
+    banks = 3 * layout.areas[-1].width * 4 if layout.recurrent else 0
+    return planes * item + banks
 
 
 def runs(first: int, last: int, *strides: int) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from .. import checks
+from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidOption
 from . import common, text
 
@@ -51,7 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", type=int, default=8, metavar="N", help="replies that are made at once (8)")
     group.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (16)")
     group.add_argument("--conns", type=int, default=32, metavar="N", help="requests that may be under way (32)")
-    group.add_argument("--memory", default="1GiB", metavar="SIZE", help="for rows of earlier requests (1GiB)")
+    group.add_argument(
+        "--queue-per-key",
+        type=int,
+        metavar="N",
+        help="how many of them one key's may be (--queue, divided by the keys)",
+    )
+    group.add_argument(
+        "--stretch",
+        type=float,
+        default=PREFILL_STRETCH,
+        metavar="X",
+        help=f"a pass may take so many times as long for prompts that join replies ({PREFILL_STRETCH})",
+    )
+    group.add_argument(
+        "--memory", default="1GiB", metavar="SIZE", help="for rows of replies, and of earlier requests (1GiB)"
+    )
     group.add_argument(
         "--kv-cache-dir", metavar="DIR", help="keep rows that memory has no room for there, for later runs too"
     )
@@ -79,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         from ..chat import SlotPool
 
         _quiet()
-        with SlotPool(model, args.memory, args.kv_cache_dir, args.kv_cache_size) as pool:
+        with SlotPool(model, args.memory, args.kv_cache_dir, args.kv_cache_size, background=True) as pool:
             app = App(
                 model,
                 pool,
@@ -88,6 +104,9 @@ def run(args: argparse.Namespace) -> int:
                 queue=args.queue,
                 streams=args.batch,
                 speculation=args.spec,
+                memory=args.memory,
+                share=args.queue_per_key or max(args.queue // max(len(keys), 1), 1),
+                stretch=args.stretch,
                 grace=args.grace,
             )
             try:
@@ -105,6 +124,9 @@ def _check(args: argparse.Namespace, keys: list[str]) -> None:
     checks.integer("--port", args.port, 0, 65535)
     checks.integer("--batch", args.batch, 1)
     checks.integer("--queue", args.queue, 0)
+    if args.queue_per_key is not None:
+        checks.integer("--queue-per-key", args.queue_per_key, 1)
+    checks.real("--stretch", args.stretch, 1, 1000)
     checks.integer("--conns", args.conns, 1)
     checks.real("--grace", args.grace, 0, 3600)
     checks.byte_count("--memory", args.memory)
@@ -142,6 +164,8 @@ def _tell(app: object, url: str) -> None:
 
     assert isinstance(app, App)
     worker, service = app.worker, app.service
+    most = worker.longest
+    limit = "" if most >= service.model.context else f" Requests of up to {most} tokens fit in --memory."
     text.tell(
-        f"{service.name} at {url}: {worker.streams} replies at once, context {service.model.context}. Ctrl-C ends it."
+        f"{service.name} at {url}: {worker.streams} replies at once, context {service.model.context}.{limit} Ctrl-C ends it."
     )

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from .drafts import PassStats
 from .verify_cost import VerifyCost
 
-PREFILL_STRETCH = 1.8  # a pass with decode rows may take about this many times as long for the prompts that join it
-
 
 class PrefillShare:
     """How many rows of prompts may join a pass, so that the streams that decode in it hardly wait.

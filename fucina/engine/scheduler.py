@@ -16,10 +16,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from ..checks import shown
+from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
 from .drafts import Drafter, PassStats, Verified
-from .prefill import PREFILL_STRETCH, PrefillShare
+from .prefill import PrefillShare
 from .stream import Stream
 
 PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
@@ -39,18 +40,21 @@ class Work:
     """One stream's part of a pass: its next `rows` pending tokens, and a draft after the last of them.
 
     first : the first of these tokens, as an index into the stream's; the state was read once, when this was planned.
+    joins : the rows are a chunk of many, a prompt's: they take what the others leave.
     """
 
     stream: Stream
     first: int
     rows: int
     draft: Sequence[int] = ()
+    joins: bool = False
 
     @classmethod
-    def next_of(cls, stream: Stream, most: int) -> Self:
-        """The next pending tokens of a stream, at most so many."""
+    def next_of(cls, stream: Stream, most: int, joins: bool = False) -> Self:
+        """The next pending tokens of a stream, at most so many, and not past its cut."""
         first = stream.cached
-        return cls(stream, first, min(len(stream.tokens) - first, most))
+        end = stream.cut if first < stream.cut else len(stream.tokens)
+        return cls(stream, first, min(end - first, most), joins=joins)
 
     @property
     def tokens(self) -> list[int]:
@@ -127,7 +131,7 @@ class Scheduler:
         if not works:
             return None
         self._turn += 1
-        decoding = [w for w in works if w.stream.decoding]
+        decoding = [w for w in works if not w.joins]
         own = sum(w.rows + len(w.draft) for w in decoding)
         context = sum(w.stream.state.len for w in decoding) / len(decoding) if decoding else 0.0
         requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
@@ -195,11 +199,11 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------------
 
     def _plan(self, live: list[Stream]) -> list[Work]:
-        """Decode rows first, then their drafts, then chunks of prompts.
+        """Decode rows first, then their drafts, then chunks of prompts, and of texts whose rows were given up.
 
         Every stream that decodes has a row, as far as the budget goes; prompts have a part of the budget in any case.
         """
-        decoding, prompts = [s for s in live if s.decoding], [s for s in live if not s.decoding]
+        decoding, prompts = [s for s in live if not s.filling], [s for s in live if s.filling]
         budget = self.row_budget
         if prompts and budget > 1:
             budget -= max(1, budget // PROMPT_PART)
@@ -217,7 +221,7 @@ class Scheduler:
         for stream in prompts:
             if budget < 1:
                 break
-            works.append(Work.next_of(stream, budget))
+            works.append(Work.next_of(stream, budget, joins=True))
             budget -= works[-1].rows
         # Where another thread has gone on from the state since, nothing is pending; and the stream ends with an error.
         return [w for w in works if w.rows > 0 or not w.stream.check_end()]

@@ -25,6 +25,9 @@ from .drafts import Drafter
 if TYPE_CHECKING:
     from ..cache import State
 
+FEW = 32
+"""So many pending tokens may belong to a stream that decodes: those of a draft that came to nothing."""
+
 Finish = Literal["stop_token", "ended", "length", "cancelled", "error"]
 OnToken = Callable[[int], Any]
 OnRow = Callable[[int, np.ndarray], None]
@@ -68,6 +71,7 @@ class Stream:
     Attributes
     ----------
     prompt_end : tokens before the first committed one.
+    cut : a pass stops at this many tokens of the prompt, so that the state can be stored there; 0 for nowhere.
     reused : tokens whose rows were in the state already when the stream began.
     finish : None while the stream goes on; then "stop_token", "ended" (by `on_token`), "length" (max_tokens or the
         capacity), "cancelled" or "error".
@@ -82,7 +86,7 @@ class Stream:
     """
 
     __slots__ = (
-        "_key", "cancelled", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows",
+        "_due", "_key", "cancelled", "cut", "drafter", "error", "finish", "max_tokens", "on_row", "on_token", "prefix_rows",
         "prompt_end", "reused", "sampler", "state", "stop_token", "stop_tokens", "tokens",
     )  # fmt: skip
 
@@ -100,16 +104,8 @@ class Stream:
         on_row: OnRow | None = None,
     ) -> None:
         self.max_tokens = sys.maxsize if max_tokens is None else checks.integer("max_tokens", max_tokens, 1)
-        if not tokens or state.len < prefix_rows:
-            raise InvalidDecodeState(
-                f"a stream needs a token, and a state with its {prefix_rows} rows of prefix: "
-                f"it has {len(tokens)} tokens and {state.len} rows"
-            )
-        if prefix_rows + len(tokens) > state.capacity:
-            raise KvCacheOverflow(
-                f"{len(tokens)} tokens after {prefix_rows} rows of prefix do not fit in a capacity of {state.capacity}"
-            )
-        self.state, self.tokens, self.sampler, self.drafter = state, tokens, sampler, drafter
+        _check_fit(state, tokens, prefix_rows)
+        self.tokens, self.sampler, self.drafter = tokens, sampler, drafter
         self.stop_tokens = frozenset(stop_tokens)
         self.on_token, self.on_row, self.prefix_rows = on_token, on_row, prefix_rows
         self.prompt_end = len(tokens)
@@ -117,9 +113,15 @@ class Stream:
         self.stop_token: int | None = None
         self.error: Exception | None = None
         self.cancelled = False
-        self._key = state.owner = object()
-        self.keep_rows(len(tokens) - 1)  # the row of the newest token gives the first logits
+        self.cut = 0
+        self._key: object = None
+        self._take(state)
         self.reused = self.cached
+
+    def _take(self, state: State) -> None:
+        self.state, self._key, self._due = state, object(), len(self.tokens)
+        state.owner = self._key
+        self.keep_rows(len(self.tokens) - 1)  # the row of the newest token gives the first logits
 
     # --- what follows from tokens and state ---------------------------------------------------------------------------
 
@@ -154,9 +156,27 @@ class Stream:
         return self.committed > 0
 
     @property
+    def filling(self) -> bool:
+        """Whether rows of many tokens are still to be computed: of the prompt, or of a text that has lost its rows."""
+        return self.cached < self._due or self.pending > FEW
+
+    @property
     def owns_state(self) -> bool:
         """Whether nobody else has gone on from the state since the stream began."""
         return self.state.owner is self._key
+
+    def move(self, state: State) -> None:
+        """Go on from another state, which holds rows of a prefix of the tokens, or none: the rest is pending.
+
+        Between two passes.  Tokens, sampler, drafter and text are as they were, and a row has the same bits whenever it
+        is computed; so the tokens that follow are the same.
+
+        Raises
+        ------
+        InvalidDecodeState, KvCacheOverflow : as for a new stream.
+        """
+        _check_fit(state, self.tokens, self.prefix_rows)
+        self._take(state)
 
     def keep_rows(self, tokens: int) -> None:
         """Let the state hold rows of at most the first `tokens` tokens: of fewer where it cannot go back to that."""
@@ -224,6 +244,18 @@ class Stream:
         finally:
             self.state.commit(self.pending - (self.stop_token is None))
         return sampled
+
+
+def _check_fit(state: State, tokens: Sequence[int], prefix_rows: int) -> None:
+    if not tokens or state.len < prefix_rows:
+        raise InvalidDecodeState(
+            f"a stream needs a token, and a state with its {prefix_rows} rows of prefix: "
+            f"it has {len(tokens)} tokens and {state.len} rows"
+        )
+    if prefix_rows + len(tokens) > state.capacity:
+        raise KvCacheOverflow(
+            f"{len(tokens)} tokens after {prefix_rows} rows of prefix do not fit in a capacity of {state.capacity}"
+        )
 
 
 def rewind_point(state: State, rows: int, at_least: int = 0) -> int:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerNotEnabled
 from .jobs import Done, Event, Failed, GenerateRequest, Job, TextDelta, TokenLogprob
-from .worker import Observer, Worker
+from .observer import Observer
+from .worker import Worker
 
 if TYPE_CHECKING:
     from .app import App

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from ..defaults import PREFILL_STRETCH
 from . import small
 from .chat import ChatCompletions
 from .completions import Completions
@@ -40,7 +41,7 @@ class App:
     model : used by nobody else meanwhile.  pool : of this model; stays the caller's.
     rules : who may ask.
     name : of the model; default that of its file.
-    queue, streams, speculation : see `Worker`.
+    queue, streams, speculation, memory, share, stretch : see `Worker`.
     grace : seconds that running replies get when the application ends.
     """
 
@@ -54,11 +55,16 @@ class App:
         queue: int = 16,
         streams: int = 8,
         speculation: bool = False,
+        memory: int | str | None = None,
+        share: int | None = None,
+        stretch: float = PREFILL_STRETCH,
         grace: float = 10.0,
     ) -> None:
         self.service, self.pool, self.rules, self.grace = Service(model, name), pool, rules or Rules(), grace
         self.metrics = Metrics()
-        self.worker = Worker(model, pool, queue, streams, speculation, self.metrics)
+        self.worker = Worker(
+            model, pool, queue, streams, speculation, self.metrics, memory=memory, share=share, stretch=stretch
+        )
         self._dialects = {path: kind(self.service) for kind in DIALECTS for path in kind.paths}
         self._posts: dict[str, Callable[[Service, dict[str, Any]], dict[str, Any]]] = {
             "/tokenize": small.tokenize,

@@ -108,12 +108,20 @@ class Job:
 
     The engine's thread never waits for a reader: events are kept until they are read, and a reply has no more of them
     than tokens.
+
+    Attributes
+    ----------
+    request
+    asked : a clock reading.  arrival : counts jobs in the order in which they came into the line.
+    cancelled : whether it was given up.
+    set_aside : how often it had to make room for others.
     """
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
         self.asked = perf_counter()
         self.cancelled = False
+        self.arrival = self.set_aside = 0
         self._events: deque[Event] = deque()
         self._arrived = threading.Condition()
         self._wake: Callable[[], object] | None = None

@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from ..engine import PassStats
 from ..speculative.factory import stats_of
 from .jobs import Cancelled, Done, Failed, Job
+from .observer import Observer
 from .running import Running
-from .worker import Observer, Worker
+from .worker import Worker
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
@@ -24,6 +25,7 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._told: dict[Counter, int] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"fucina_{name}", text, labels, registry=self.registry)
@@ -41,8 +43,14 @@ class Metrics(Observer):
         self.rows = counter("rows", "Rows of these passes, by what they were for", "use")
         self.queue_time = seconds("queue_time", "From a request to its stream")
         self.first_token = seconds("time_to_first_token", "From a request to the first token of its reply")
+        self.aside = counter("set_aside", "Times that a reply made room for others")
+        self.spills = counter("spilled_texts", "Texts whose rows were written to disk")
+        self.spill_errors = counter("spill_errors", "Texts that could not be written to disk")
+        self.spills_lost = counter("lost_texts", "Texts that were not written because too many waited for the disk")
         self.waiting = Gauge("fucina_waiting_requests", "Requests that wait", registry=self.registry)
         self.running = Gauge("fucina_running_requests", "Requests that are answered", registry=self.registry)
+        self.stream_bytes = Gauge("fucina_stream_bytes", "Bytes of rows of running requests", registry=self.registry)
+        self.writing = Gauge("fucina_writing_bytes", "Bytes of rows that wait for the disk", registry=self.registry)
         self.pool_bytes = Gauge("fucina_pool_bytes", "Bytes of stored rows", registry=self.registry)
         self.pool_texts = Gauge("fucina_pool_texts", "Stored texts", registry=self.registry)
 
@@ -51,6 +59,9 @@ class Metrics(Observer):
         self.rows.labels("decode").inc(stats.rows - stats.drafted)
         self.rows.labels("draft").inc(stats.drafted)
         self.rows.labels("prompt").inc(stats.prefill)
+
+    def set_aside(self, job: Job) -> None:
+        self.aside.inc()
 
     def ended(self, job: Job, end: Done | Failed, running: Running | None) -> None:
         cancelled = isinstance(end, Failed) and isinstance(end.error, Cancelled)
@@ -71,6 +82,13 @@ class Metrics(Observer):
     def text(self, worker: Worker, pool: SlotPool) -> bytes:
         """All counts as Prometheus reads them."""
         stats = pool.stats()
+        for total, count in (
+            (stats.spills, self.spills), (stats.disk_errors, self.spill_errors), (stats.lost, self.spills_lost)
+        ):  # fmt: skip
+            count.inc(total - self._told.get(count, 0))  # the pool counts itself
+            self._told[count] = total
+        self.stream_bytes.set(worker.stream_bytes)
+        self.writing.set(stats.writing)
         self.waiting.set(worker.waiting)
         self.running.set(worker.busy)
         self.pool_bytes.set(stats.bytes)

@@ -17,6 +17,7 @@ from ..errors import (
     LlguidanceNotEnabled,
     NoEosToken,
     QueueFull,
+    RequestTooLarge,
     ShuttingDown,
     TokenOutOfRange,
 )
@@ -61,7 +62,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(503, message, "unavailable_error")
     if isinstance(error, LlguidanceNotEnabled):
         return Problem(501, message, "not_supported_error", "response_format")
-    if isinstance(error, (ContextFull, KvCacheOverflow)):
+    if isinstance(error, (ContextFull, KvCacheOverflow, RequestTooLarge)):
         return Problem(400, message, param="messages", code="context_length_exceeded")
     if isinstance(error, (InvalidGrammar, NoEosToken)):
         return Problem(400, message, param="response_format")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from ..engine import Stream
 from ..engine.text import StreamText
+from ..errors import SlotReleased
 from ..generation import finish_reason, is_complete
 from ..sampling import BiasTokens, Sampler, compose
 from ..speculative import make_drafter
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from ..cache.pool import Slot, SlotPool
     from ..model import Model
 
-OPENING_ROWS = 32  # of a pass that computes a beginning which is to be stored at its end
 FLOOR = -9999.0
 """The logarithm of probabilities that are 0, or too small for a number: JSON has no infinity."""
 
@@ -44,10 +46,11 @@ class Running:
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._row: np.ndarray | None = None
+        self._cuts: list[int] = []  # of the prompt, where its rows are to be stored
         self._model = model
-        self._slot: Slot | None = pool.acquire(
-            request.ids, tenant=request.tenant, capacity=min(model.context, len(request.ids) + request.max_tokens)
-        )
+        self._pool = pool
+        self._capacity = min(model.context, len(request.ids) + request.max_tokens)
+        self._slot: Slot | None = self._acquire(request.ids)
         try:
             self.stream = Stream(
                 self._slot.state,
@@ -62,24 +65,75 @@ class Running:
         except BaseException:
             self._slot.discard()
             raise
+        self._cut_where_shared(self._slot)
+
+    def _acquire(self, ids: Sequence[int]) -> Slot:
+        return self._pool.acquire(ids, tenant=self.job.request.tenant, capacity=self._capacity)
+
+    # --- rows that others begin with ----------------------------------------------------------------------------------
+
+    def can_share(self, rows: int) -> bool:
+        """Whether so many rows of the prompt can be stored: now, or when they are computed."""
+        state = self.stream.state
+        return rows > state.len or state.rewind_point(rows) == rows
+
+    def share_at(self, rows: int) -> None:
+        """Store so many rows of the prompt as soon as they are there; before that, `shares` tells that they are to come."""
+        self._cuts = sorted({*self._cuts, rows})
+        self.stream.cut = self._cuts[0]
+
+    def shares(self, rows: int) -> bool:
+        """Whether so many rows are still to be stored."""
+        return rows in self._cuts
+
+    def share(self) -> None:
+        """Store rows for others, where the prompt has got to a place at which they were asked for."""
+        while self._cuts and self.stream.cached >= self._cuts[0]:
+            rows = self._cuts.pop(0)
+            self.stream.cut = self._cuts[0] if self._cuts else 0
+            if self._slot is not None:
+                with suppress(Exception):  # without them the others compute the rows again
+                    self._slot.store(self.stream.tokens[:rows])
+
+    def _cut_where_shared(self, slot: Slot) -> None:
         # A text that begins like this one is known, but its windows or recurrent parts were not stored at that place.
-        self._shared = self._slot.shared if self.stream.cached < self._slot.shared < len(request.ids) else 0
+        self._cuts = [slot.shared] if self.stream.cached < slot.shared < self.stream.prompt_end else []
+        self.stream.cut = self._cuts[0] if self._cuts else 0
 
-    @property
-    def opening(self) -> bool:
-        """Whether the beginning of the prompt is to be computed and stored before the stream takes part in passes."""
-        return self._shared > 0
+    # --- making room for others ---------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Compute the next rows of that beginning; at its end, store it: the next request can go on from there."""
-        stream = self.stream
-        tokens = stream.tokens[stream.cached : min(stream.cached + OPENING_ROWS, self._shared)]
-        if tokens:
-            self._model.forward_rows([(stream.state, tokens, 0)])
-            stream.state.commit(len(tokens))
-        if stream.cached >= self._shared and self._slot is not None:
-            self._slot.store(stream.tokens[: self._shared])
-            self._shared = 0
+    def set_aside(self) -> None:
+        """Give all rows to the pool, and keep the rest: tokens, draws, grammar, drafts and text stay as they are.
+
+        Raises
+        ------
+        What the pool raises, with nothing held.
+        """
+        slot, self._slot, self._cuts = self._slot, None, []
+        self.job.set_aside += 1
+        if slot is None:
+            return
+        try:
+            self.stream.move(self._model.new_cache(self._capacity))  # takes no memory until there are rows
+            self.stream.cut = 0
+            slot.release(self.stream.tokens)
+        except BaseException:
+            with suppress(SlotReleased):
+                slot.discard()
+            raise
+
+    def resume(self) -> None:
+        """Go on with the rows that the pool still has; the others are computed again."""
+        slot = self._acquire(self.stream.tokens)
+        try:
+            self.stream.move(slot.state)
+        except BaseException:
+            slot.discard()
+            raise
+        self._slot = slot
+        self._cut_where_shared(slot)
+
+    # --- what it gives ------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Give out what was decided since the last time."""
@@ -89,11 +143,6 @@ class Running:
         self._tokens.clear()
         self._logprobs.clear()
         self.job.put(delta)
-
-    def share_prompt(self) -> None:
-        """Let others begin with the rows of this prompt."""
-        if self._slot is not None:
-            self._slot.store(self.job.request.ids)
 
     def settle(self, error: Exception | None = None) -> Done | Failed:
         """End the reply: give its rows to the pool, and its last text to its asker; return the event that ends it.

@@ -16,8 +16,9 @@ import pytest
 
 import fucina
 from course.source import ROOT
+from fucina.defaults import PREFILL_STRETCH
 from fucina.engine import default_table
-from fucina.engine.scheduler import PREFILL_STRETCH, PrefillShare
+from fucina.engine.scheduler import PrefillShare
 from fucina.gguf import GgmlType, GgufFile, write_gguf
 from fucina.models import FAMILIES
 from fucina.ops.rows import MAX_ROWS

@@ -29,7 +29,7 @@ BELOW = {
     "ops": "cache checks errors gguf kernels",
     "models": "cache errors gguf ops",
     "sampling": "checks defaults errors gguf kernels known_models",
-    "engine": "cache checks errors interrupts models ops replacing",
+    "engine": "cache checks defaults errors interrupts models ops replacing",
     "speculative": "checks engine errors kernels ops",
     "model": "engine generation gguf models",
     "saving": "cache engine errors interrupts",

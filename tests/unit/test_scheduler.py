@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from fucina.defaults import PREFILL_STRETCH
 from fucina.engine import Scheduler
-from fucina.engine.scheduler import PREFILL_STRETCH
 from fucina.engine.verify_cost import VerifyCost
 from fucina.sampling import Sampler, SamplerOptions, compose
 from fucina.speculative import Options, SourceDrafter

@@ -126,11 +126,13 @@ def test_a_key_in_the_environment(path, monkeypatch):
 def test_wrong_options(path, capsys):
     for wrong in (
         ["--port", "70000"], ["--batch", "0"], ["--queue", "-1"], ["--conns", "0"], ["--grace", "-1"], ["--memory", "much"], ["--api-key", " "],
-        ["--cors-origin", "a\nb"], ["--kv-cache-size", "x"],
+        ["--cors-origin", "a\nb"], ["--kv-cache-size", "x"], ["--queue-per-key", "0"], ["--stretch", "0.5"],
     ):  # fmt: skip
         assert main(["serve", path, *wrong]) == 2, wrong
         assert wrong[0] in capsys.readouterr().err
     assert main(["serve", "no such model"]) == 1
+    assert main(["serve", path, "--port", "0", "--memory", "1000"]) == 2  # for this model too little
+    assert "at least" in capsys.readouterr().err
 
 
 def test_an_address_that_is_taken(model):

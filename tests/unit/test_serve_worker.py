@@ -151,7 +151,7 @@ def test_cancel_and_ask_again_many_times(model, pool):
         assert threading.active_count() <= threads + 1  # the one that prepares masks
         while worker.busy:
             pass
-        assert worker._scheduler.streams == []
+        assert worker._replies.scheduler.streams == []
     assert pool.stats().in_use == 0
 
 
@@ -257,7 +257,7 @@ def test_a_fault_of_the_worker_ends_its_requests_and_not_its_thread(model, pool,
             monkeypatch.undo()
             raise SystemError("a fault")
 
-        monkeypatch.setattr(worker, "_admit", fails)
+        monkeypatch.setattr(worker._replies, "admit", fails)
         first = collected(worker.submit(request(model)))  # waits in the line, and is answered in the next round
         assert first[0] == alone(model, request(model))[0] and worker.alive
 
@@ -285,24 +285,25 @@ def test_the_line_is_bounded(model, pool):
 def test_tenants_take_turns_and_priority_counts_within_one():
     line = Line(20)
 
-    def group(tenant, name, priority=0):
-        return [Job(GenerateRequest([name], 1, tenant=tenant, priority=priority))]
+    def jobs(tenant, *names, priority=0):
+        return [Job(GenerateRequest([name], 1, tenant=tenant, priority=priority)) for name in names]
 
-    line.add([group("a", i) for i in range(4)])
-    line.add([group("b", 10), group("b", 11, 1)])
-    line.add([group("a", 4, 5)])
-    order = [g[0].request.ids[0] for g in iter(line.next, None)]
+    line.add(jobs("a", 0, 1, 2, 3))
+    line.add(jobs("b", 10))
+    line.add(jobs("b", 11, priority=1))
+    line.add(jobs("a", 4, priority=5))
+    order = [job.request.ids[0] for job in iter(line.next, None)]
     assert order == [4, 11, 0, 10, 1, 2, 3]
     assert len(line) == 0
 
 
-def test_all_of_a_group_or_none_may_wait():
+def test_all_of_several_jobs_or_none_may_wait():
     line = Line(3)
-    line.add([[Job(GenerateRequest([1], 1))]])
+    line.add([Job(GenerateRequest([1], 1))])
     with pytest.raises(QueueFull):
-        line.add([[Job(GenerateRequest([1], 1)) for _ in range(3)]])
+        line.add([Job(GenerateRequest([1], 1)) for _ in range(3)])
     assert len(line) == 1
-    line.add([[Job(GenerateRequest([1], 1)) for _ in range(3)]], free=1)
+    line.add([Job(GenerateRequest([1], 1)) for _ in range(3)], free=1)
     assert len(line) == 4
 
 

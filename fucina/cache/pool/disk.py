@@ -54,11 +54,11 @@ class DiskTier:
 
     Attributes
     ----------
-    spills, restores : files written, and requests served from files.
+    spills, restores, errors : files written; requests served from files; texts that could not be written.
     """
 
     def __init__(self, model: Engine, folder: Path, budget: int) -> None:
-        self.budget, self.spills, self.restores = budget, 0, 0
+        self.budget, self.spills, self.restores, self.errors = budget, 0, 0, 0
         self._model, self._folder = model, Folder(folder, model)
         self._lock = threading.Lock()
         header, _ = make(identity_of(model), 0)
@@ -189,7 +189,7 @@ class DiskTier:
                 assert job.stored is not None
                 locked.add(job.stored.name)
             except KvFileError as error:
-                job.useless = True
+                job.useless, self.errors = True, self.errors + 1
                 warnings.warn(f"a text was not stored on disk: {error}", stacklevel=4)
                 return
             finally:

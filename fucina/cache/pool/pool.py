@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Self
 from ... import checks
 from ...errors import EmptyInput, InvalidOption, InvalidPrefix, KvCacheOverflow, PoolClosed
 from ...interrupts import HoldInterrupts
+from ..memory import bytes_held
 from ..rows import append_rows, held_from, recurrent_positions
 from .disk import DiskTier
 from .scope import scope_of
 from .slot import Slot
 from .stats import PoolStats
-from .store import RowStore, offer_of
+from .store import RowStore, Victim, offer_of
 from .tree import TOKEN, path_of_text
+from .writer import Writer
 
 if TYPE_CHECKING:
     from ...engine import Engine
@@ -51,6 +54,9 @@ class SlotPool:
         again.  Without one, what is pushed out of memory is lost.
     disk_bytes : int or str
         Bytes that this model's files there may take; from the start, so that a smaller number than before removes some.
+    background : bool
+        Write these files on a thread, as a server does: whoever gives rows back does not wait for the disk.  Texts that
+        wait to be written take up to a quarter of `memory` besides; more are lost, and counted.  `close` waits.
 
     Raises
     ------
@@ -63,6 +69,8 @@ class SlotPool:
         memory: int | str = "1GiB",
         disk: str | os.PathLike[str] | None = None,
         disk_bytes: int | str = "4GiB",
+        *,
+        background: bool = False,
     ) -> None:
         self.model = model
         layout = model.new_cache(1).layout
@@ -70,6 +78,7 @@ class SlotPool:
         if disk is not None and not (isinstance(disk, (str, os.PathLike)) and os.fspath(disk)):
             raise InvalidOption(f"disk must be the path of a folder, got {disk!r}")
         self._disk = None if disk is None else DiskTier(model, Path(disk), checks.byte_count("disk_bytes", disk_bytes))
+        self._writer = Writer(self._rows.budget // 4, background)
         self._lock = threading.Lock()
         self._in_use: weakref.WeakSet[Slot] = weakref.WeakSet()
         self._closed = False
@@ -201,12 +210,18 @@ class SlotPool:
                     victims = self._rows.shrink(self._disk is not None)
                     if slot is not None:
                         self._give_back(slot)
-        if self._disk is not None:
+        self._spill(victims, path)
+        if large and slot is not None and (disk := self._disk) is not None:  # the state is nobody's any more
+            state.rewind(state.rewind_point(length))
+            own, banks = path[: state.len * TOKEN], len(recurrent_positions(state))
+            size = bytes_held(state.layout, state.dtype, state.capacity, state.len)
+            self._writer.put(size, lambda: disk.keep(scope, own, lambda: state, banks))
+
+    def _spill(self, victims: Sequence[Victim], new: bytes = b"") -> None:
+        if (disk := self._disk) is not None:
             for victim in victims:
-                self._disk.spill(victim, path)
-            if large and slot is not None:  # the state is nobody's any more
-                state.rewind(state.rewind_point(length))
-                self._disk.keep(scope, path[: state.len * TOKEN], lambda: state, len(recurrent_positions(state)))
+                size = sum(piece.nbytes for piece in victim.match.pieces)
+                self._writer.put(size, partial(disk.spill, victim, new))
 
     # --- the pool itself ----------------------------------------------------------------------------------------------
 
@@ -233,16 +248,36 @@ class SlotPool:
                 files=files,
                 disk_bytes=size,
                 disk_budget=0 if disk is None else disk.budget,
+                disk_errors=self._writer.errors + (0 if disk is None else disk.errors),
+                lost=self._writer.lost,
+                writing=self._writer.waiting,
             )
+
+    def resize(self, memory: int | str) -> None:
+        """Let stored rows take so many bytes from now on; texts that have no room go, as after a release.
+
+        Raises
+        ------
+        InvalidOption : no such budget.  PoolClosed : after `close`.
+        """
+        budget = checks.byte_count("memory", memory)
+        with HoldInterrupts(), self._lock:
+            self._check_open()
+            self._rows.budget = budget
+            victims = self._rows.shrink(self._disk is not None)
+        self._spill(victims)
+
+    def flush(self) -> None:
+        """Wait until all texts that are on their way to disk are there."""
+        self._writer.flush()
 
     def close(self) -> None:
         """Write what is in memory to disk, if there is a folder, and forget it.  Slots in use can only be discarded."""
         with HoldInterrupts(), self._lock:
             self._closed = True
             victims = self._rows.clear(self._disk is not None)
-        for victim in victims:
-            assert self._disk is not None
-            self._disk.spill(victim)
+        self._writer.close()
+        self._spill(victims)
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,8 @@ class PoolStats:
     in_use : slots that are neither released nor discarded.
     spills, restores : entries written to disk; requests served from there.
     files, disk_bytes, disk_budget : of this model, in the folder.
+    disk_errors, lost : texts that were not written: because of an error; because too many waited for a thread that writes.
+    writing : bytes of rows that wait for it.
     """
 
     requests: int
@@ -40,3 +42,6 @@ class PoolStats:
     files: int = 0
     disk_bytes: int = 0
     disk_budget: int = 0
+    disk_errors: int = 0
+    lost: int = 0
+    writing: int = 0
