@@ -1,7 +1,7 @@
 """Chapter 15 - A server that batches continuously.
 
 One model, and many who ask at once.  You write the step that lets requests join and leave
-between any two passes, send text piece by piece without ever cutting a character, decide
+between any two passes.  You send text piece by piece, and never cut a character.  You decide
 who may wait and who should come back later, and share one model among tenants fairly.  At
 the end your scheduler serves the real model, under load.
 
@@ -31,8 +31,6 @@ import json
 import math
 import numpy as np
 
-
-# %% ch15.step - A step of the scheduler (20 points, hard, section 15.3)
 
 class EmptyInput(ValueError):
     """A pass has no row."""
@@ -164,6 +162,40 @@ class Request:
         self.emit(token)
 
 
+def serve_all(scheduler, requests):
+    """Submit all at once and step until nobody is left; returns what each step returned."""
+    for request in requests:
+        scheduler.submit(request)
+    passes = []
+    while passed := scheduler.step():
+        passes.append(passed)
+        if len(passes) == 1000:
+            raise RuntimeError("after 1000 steps somebody still runs")
+    return passes
+
+
+class Load:
+    """How busy a server is.
+
+    Attributes
+    ----------
+    capacity, free : int
+        Rows of memory in all, and those that nobody uses now.
+    waiting : int
+        How many requests stand in the line.
+    pace : float
+        How many requests per second have left the line lately; 0 while none has.
+    """
+
+    def __init__(self, capacity, free, waiting=0, pace=0.0):
+        self.capacity, self.free, self.waiting, self.pace = capacity, free, waiting, pace
+
+    def __repr__(self):
+        return f"Load({self.capacity}, {self.free}, waiting={self.waiting}, pace={self.pace})"
+
+
+# %% ch15.step - A step of the scheduler (20 points, hard, section 15.3)
+
 class Scheduler:
     """Serves many requests with one model; they join and leave between any two passes.
 
@@ -229,18 +261,6 @@ class Scheduler:
         raise NotImplementedError("ch15.step: your code here")
 
 
-def serve_all(scheduler, requests):
-    """Submit all at once and step until nobody is left; returns what each step returned."""
-    for request in requests:
-        scheduler.submit(request)
-    passes = []
-    while passed := scheduler.step():
-        passes.append(passed)
-        if len(passes) == 1000:
-            raise RuntimeError("after 1000 steps somebody still runs")
-    return passes
-
-
 # %% ch15.frames - Events that never cut a character (10 points, medium, section 15.5)
 
 def read_events(data):
@@ -295,26 +315,6 @@ class Frames:
 
 
 # %% ch15.admit - Now, later, or never (10 points, medium, section 15.6)
-
-class Load:
-    """How busy a server is.
-
-    Attributes
-    ----------
-    capacity, free : int
-        Rows of memory in all, and those that nobody uses now.
-    waiting : int
-        How many requests stand in the line.
-    pace : float
-        How many requests per second have left the line lately; 0 while none has.
-    """
-
-    def __init__(self, capacity, free, waiting=0, pace=0.0):
-        self.capacity, self.free, self.waiting, self.pace = capacity, free, waiting, pace
-
-    def __repr__(self):
-        return f"Load({self.capacity}, {self.free}, waiting={self.waiting}, pace={self.pace})"
-
 
 def admit(need, load, limit, patience):
     """What becomes of a request that has just come.

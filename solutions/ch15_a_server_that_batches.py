@@ -1,7 +1,7 @@
 """Chapter 15 - A server that batches continuously.
 
 One model, and many who ask at once.  You write the step that lets requests join and leave
-between any two passes, send text piece by piece without ever cutting a character, decide
+between any two passes.  You send text piece by piece, and never cut a character.  You decide
 who may wait and who should come back later, and share one model among tenants fairly.  At
 the end your scheduler serves the real model, under load.
 
@@ -17,26 +17,6 @@ import math
 import numpy as np
 
 from course.exercises import Exercise, given
-
-# --------------------------------------------------------------------------------------------------------------------
-
-ex = Exercise(
-    "ch15.step",
-    title="A step of the scheduler",
-    points=20,
-    level="hard",
-    section="15.3",
-    hints=[
-        "Five things happen in a step, in this order: those who have gone leave, others join, the rows of the pass are chosen, "
-        "the pass runs, and each request whose newest token was in it takes its logits. Write them one below the other.",
-        "A request has `missing` tokens: those without a row. With one of them it decodes. With more it is still reading its prompt. "
-        "First plan one row for each that decodes; then let those that read share what is left of `rows`, in the order of `running`.",
-        "Make a list `works` of (request, tokens, want) and build the requests of the pass from it. Zip the logits with this list, "
-        "and with no other: `running` may hold somebody who got no row.",
-        "Taking turns is one line after the pass: the first that read in it is removed from `running`, and appended at its end.",
-    ],
-)
-
 
 @given
 class EmptyInput(ValueError):
@@ -174,6 +154,60 @@ class Request:
         self.emit(token)
 
 
+@given
+def serve_all(scheduler, requests):
+    """Submit all at once and step until nobody is left; returns what each step returned."""
+    for request in requests:
+        scheduler.submit(request)
+    passes = []
+    while passed := scheduler.step():
+        passes.append(passed)
+        if len(passes) == 1000:
+            raise RuntimeError("after 1000 steps somebody still runs")
+    return passes
+
+
+@given
+class Load:
+    """How busy a server is.
+
+    Attributes
+    ----------
+    capacity, free : int
+        Rows of memory in all, and those that nobody uses now.
+    waiting : int
+        How many requests stand in the line.
+    pace : float
+        How many requests per second have left the line lately; 0 while none has.
+    """
+
+    def __init__(self, capacity, free, waiting=0, pace=0.0):
+        self.capacity, self.free, self.waiting, self.pace = capacity, free, waiting, pace
+
+    def __repr__(self):
+        return f"Load({self.capacity}, {self.free}, waiting={self.waiting}, pace={self.pace})"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+ex = Exercise(
+    "ch15.step",
+    title="A step of the scheduler",
+    points=20,
+    level="hard",
+    section="15.3",
+    hints=[
+        "Five things happen in a step. Those who have gone leave, others join, the rows of the pass are chosen, the pass runs, and "
+        "each request whose newest token was in it takes its logits. Write them one below the other.",
+        "A request has `missing` tokens: those without a row. With one of them it decodes. With more it is still reading its prompt. "
+        "First plan one row for each that decodes; then let those that read share what is left of `rows`, in the order of `running`.",
+        "Make a list `works` of (request, tokens, want) and build the requests of the pass from it. Zip the logits with this list, "
+        "and with no other: `running` may hold somebody who got no row.",
+        "Taking turns is one line after the pass: the first that read in it is removed from `running`, and appended at its end.",
+    ],
+)
+
+
 @ex.solution
 class Scheduler:
     """Serves many requests with one model; they join and leave between any two passes.
@@ -267,19 +301,6 @@ class Scheduler:
                     request.error, request.ended = error, True
         self.running = [r for r in self.running if not r.ended]
         return [(r, len(tokens)) for r, tokens, _ in works]
-
-
-@given
-def serve_all(scheduler, requests):
-    """Submit all at once and step until nobody is left; returns what each step returned."""
-    for request in requests:
-        scheduler.submit(request)
-    passes = []
-    while passed := scheduler.step():
-        passes.append(passed)
-        if len(passes) == 1000:
-            raise RuntimeError("after 1000 steps somebody still runs")
-    return passes
 
 
 @ex.wrong("Prompts come first, and those who are in the middle of a sentence get what is left: nothing, as long as a long prompt is "
@@ -1615,27 +1636,6 @@ ex = Exercise(
         "(waiting + 1 - most) / pace seconds have to pass; round up, and say at least 1.",
     ],
 )
-
-
-@given
-class Load:
-    """How busy a server is.
-
-    Attributes
-    ----------
-    capacity, free : int
-        Rows of memory in all, and those that nobody uses now.
-    waiting : int
-        How many requests stand in the line.
-    pace : float
-        How many requests per second have left the line lately; 0 while none has.
-    """
-
-    def __init__(self, capacity, free, waiting=0, pace=0.0):
-        self.capacity, self.free, self.waiting, self.pace = capacity, free, waiting, pace
-
-    def __repr__(self):
-        return f"Load({self.capacity}, {self.free}, waiting={self.waiting}, pace={self.pace})"
 
 
 @ex.solution
