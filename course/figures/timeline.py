@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from course.figures.svg import BLUE, ORANGE, RED, Drawing, Figure, columns
 
-ROW, TOP, WIDTH = 22, 46, 600
+TALL, LOW, TOP, WIDTH = 22, 13, 46, 600
+MANY = 20  # requests; with more of them the lines are low
 
 Span = tuple[float, Sequence[float], float]
 
@@ -25,31 +26,35 @@ def timeline(spans: Mapping[str, Span], title: str, seconds: float | None = None
     if not spans:
         raise ValueError("nothing to draw: a timeline needs a request")
     end = seconds or max(max(came, done) for came, _, done in spans.values()) or 1.0
+    row = TALL if len(spans) <= MANY else LOW
+    bar = row - 8
     left = 26 + 7.6 * max(columns(name) for name in spans)
-    drawing = Drawing(left + WIDTH + 24, TOP + ROW * len(spans) + 50)
+    drawing = Drawing(left + WIDTH + 24, TOP + row * len(spans) + 50)
     drawing.text(10, 21, title, 14, "start", bold=True)
 
     def x(at: float) -> float:
         return left + WIDTH * min(at, end) / end
 
-    floor = TOP + ROW * len(spans)
+    floor = TOP + row * len(spans)
     for mark in range(6):
         at = left + WIDTH * mark / 5
         drawing.line(at, TOP - 6, at, floor + 4, dash="2 4")
         drawing.text(at, floor + 18, f"{end * mark / 5:.2g} s", 11, fill="var(--soft)")
     told, refused = [], False
     for i, (name, (came, tokens, done)) in enumerate(spans.items()):
-        y = TOP + ROW * i
-        drawing.text(left - 8, y + 13, name, 12, "end")
+        y = TOP + row * i
+        drawing.text(left - 8, y + bar - 1, name, 12 if row == TALL else 9, "end")
         if not tokens:
             refused = True
-            drawing.text(x(came), y + 14, "\u00d7", 16, fill=RED, bold=True)
+            drawing.text(x(came), y + bar, "\u00d7", row - 6, fill=RED, bold=True)
             told.append(f"{name} is refused")
             continue
-        drawing.rect(x(came), y + 5, max(1.0, x(tokens[0]) - x(came)), 8, ORANGE, "none", 0.55, radius=2)
-        drawing.rect(x(tokens[0]), y + 2, max(2.0, x(done) - x(tokens[0])), 14, BLUE, "none", 0.25, radius=2)
+        drawing.rect(
+            x(came), y + 2 + bar / 4, max(1.0, x(tokens[0]) - x(came)), bar / 2, ORANGE, "none", 0.55, radius=2
+        )
+        drawing.rect(x(tokens[0]), y + 2, max(2.0, x(done) - x(tokens[0])), bar, BLUE, "none", 0.25, radius=2)
         for token in tokens:
-            drawing.line(x(token), y + 2, x(token), y + 16, BLUE, 1.5)
+            drawing.line(x(token), y + 2, x(token), y + 2 + bar, BLUE, 1.5)
         told.append(f"{name} comes at {came:.2f} s, has its first token at {tokens[0]:.2f} s, ends at {done:.2f} s")
     at = 10.0
     for colour, words in [(ORANGE, "waits for its first token"), (BLUE, "one line for each token")]:
