@@ -27,7 +27,7 @@ def timeline(spans: Mapping[str, Span], title: str, seconds: float | None = None
         raise ValueError("nothing to draw: a timeline needs a request")
     end = seconds or max(max(came, done) for came, _, done in spans.values()) or 1.0
     row = TALL if len(spans) <= MANY else LOW
-    bar = row - 8
+    bar, words, sign = (14, 12, 16) if row == TALL else (7, 9, 12)  # heights of bars and letters
     left = 26 + 7.6 * max(columns(name) for name in spans)
     drawing = Drawing(left + WIDTH + 24, TOP + row * len(spans) + 50)
     drawing.text(10, 21, title, 14, "start", bold=True)
@@ -43,10 +43,10 @@ def timeline(spans: Mapping[str, Span], title: str, seconds: float | None = None
     told, refused = [], False
     for i, (name, (came, tokens, done)) in enumerate(spans.items()):
         y = TOP + row * i
-        drawing.text(left - 8, y + bar - 1, name, 12 if row == TALL else 9, "end")
+        drawing.text(left - 8, y + 2 + bar / 2 + 0.35 * words, name, words, "end")
         if not tokens:
             refused = True
-            drawing.text(x(came), y + bar, "\u00d7", row - 6, fill=RED, bold=True)
+            drawing.text(x(came), y + 2 + bar / 2 + 0.32 * sign, "\u00d7", sign, fill=RED, bold=True)
             told.append(f"{name} is refused")
             continue
         drawing.rect(
@@ -57,10 +57,10 @@ def timeline(spans: Mapping[str, Span], title: str, seconds: float | None = None
             drawing.line(x(token), y + 2, x(token), y + 2 + bar, BLUE, 1.5)
         told.append(f"{name} comes at {came:.2f} s, has its first token at {tokens[0]:.2f} s, ends at {done:.2f} s")
     at = 10.0
-    for colour, words in [(ORANGE, "waits for its first token"), (BLUE, "one line for each token")]:
+    for colour, meaning in [(ORANGE, "waits for its first token"), (BLUE, "one line for each token")]:
         drawing.rect(at, floor + 30, 12, 12, colour, "none", 0.55)
-        drawing.text(at + 18, floor + 40, words, 11, "start")
-        at += 40 + 6.2 * len(words)
+        drawing.text(at + 18, floor + 40, meaning, 11, "start")
+        at += 40 + 6.2 * len(meaning)
     if refused:
         drawing.text(at + 6, floor + 41, "\u00d7", 16, fill=RED, bold=True)
         drawing.text(at + 18, floor + 40, "refused", 11, "start")
