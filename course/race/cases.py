@@ -117,7 +117,8 @@ def _one_by_one(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str
 
 def _served(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str, Any]:
     """Several requests in two places, each of which comes two passes after the one before; read off their events."""
-    n, waiting, asked = ask["n"], list(ask["prompts"]), []
+    n, waiting = ask["n"], list(ask["prompts"])
+    asked: list[Any] = []
     service = engine.Service(model, streams=2, rows=8)
     began = perf_counter()
     steps = 0
