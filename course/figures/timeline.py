@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from course.figures.svg import BLUE, ORANGE, RED, Drawing, Figure, columns
 
-TALL, LOW, TOP, WIDTH = 22, 13, 46, 600
+TALL, LOW, TOP, WIDTH = 22, 14, 46, 600
 MANY = 20  # requests; with more of them the lines are low
 
 Span = tuple[float, Sequence[float], float]
@@ -27,7 +27,7 @@ def timeline(spans: Mapping[str, Span], title: str, seconds: float | None = None
         raise ValueError("nothing to draw: a timeline needs a request")
     end = seconds or max(max(came, done) for came, _, done in spans.values()) or 1.0
     row = TALL if len(spans) <= MANY else LOW
-    bar, words, sign = (14, 12, 16) if row == TALL else (7, 9, 12)  # heights of bars and letters
+    bar, words, sign = (14, 12, 16) if row == TALL else (8, 10, 12)  # heights of bars and letters
     left = 26 + 7.6 * max(columns(name) for name in spans)
     drawing = Drawing(left + WIDTH + 24, TOP + row * len(spans) + 50)
     drawing.text(10, 21, title, 14, "start", bold=True)
