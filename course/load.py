@@ -243,33 +243,25 @@ class Stepper:
 
     def _work(self) -> None:
         try:
-            while True:
+            while not self._closing:
                 with self._changed:
                     self._take_new()
-                    if self._closing:
-                        return
-                if self.scheduler.step():
-                    with self._changed:
-                        self._changed.notify_all()
-                    continue
+                passed = self.scheduler.step()
                 with self._changed:
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: self._new or self._closing)
+                    if not passed:
+                        self._changed.wait_for(lambda: self._new or self.line or self._closing)
         except BaseException as error:  # nobody may wait for ever
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
     def _take_new(self) -> None:
-        if self.line is None:
-            for request in self._new:
-                self.scheduler.submit(request)
-        else:
-            for request in self._new:
-                self.line.push(request)
-            scheduler = self.scheduler
-            while len(self.line) and len(scheduler.running) + len(scheduler.waiting) < scheduler.streams:
-                scheduler.submit(self.line.pop())
+        scheduler = self.scheduler
+        for request in self._new:
+            (scheduler.submit if self.line is None else self.line.push)(request)
+        while self.line and len(scheduler.running) + len(scheduler.waiting) < scheduler.streams:
+            scheduler.submit(self.line.pop())
         self._new.clear()
 
 
