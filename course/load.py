@@ -30,8 +30,7 @@ class Reply:
 
     Attributes
     ----------
-    number : which request.
-    due : when it was to be sent.
+    number, due : which request, and when it was to be sent.
     times : when each of its tokens came.
     tokens : what was said.
     done : when the reply was complete, or was refused.
@@ -160,11 +159,10 @@ def _read(server: Server, request: Any, reply: Reply, start: float) -> None:
 
 
 def _run(replies: list[Reply], start: float) -> Run:
-    run = Run(replies, perf_counter() - start)
-    for reply in replies:
-        if reply.error is not None:
-            raise reply.error
-    return run
+    seconds = perf_counter() - start
+    for error in filter(None, (reply.error for reply in replies)):
+        raise error
+    return Run(replies, seconds)
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------
@@ -197,8 +195,7 @@ class Stepper:
     Parameters
     ----------
     scheduler : its `step` gives something false when there is nothing to do.
-    line : where requests wait, with `push(request)`, `pop()` and a length; they go on to the scheduler as places become free.
-        None: the scheduler's own line.
+    line : where requests wait for a place, with `push(request)`, `pop()` and a length; None: the scheduler's own line.
     """
 
     def __init__(self, scheduler: Any, line: Any = None) -> None:
