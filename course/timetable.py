@@ -32,7 +32,7 @@ TO_COME = {
     "12": "Reuse across requests",
     "13": "Experts from disk",
     "14": "The GPU seam",
-    "15": "Serving",
+    "15": "A server that batches",
     "16": "Cartridges",
     "17": "Engram",
     "18": "Fine-tuning",

@@ -24,12 +24,13 @@ HEAD = '''"""A language-model engine in one file.
 {who}
 
 It reads a GGUF file of the llama family, runs the model in NumPy, and decodes: greedy or sampled, with a cache, with
-drafts that are verified, one text or several together, or one after the other with a pool of caches.
+drafts that are verified, one text or several together, one after the other with a pool of caches, or as a server.
 
     python my_engine.py "Once upon a time"                       # everything below, the forward in NumPy too
     python my_engine.py "Once upon a time" --forward fucina      # the same loop, drafts and gate on a compiled forward
     python my_engine.py "Once upon a time" "The capital of Italy is" --temperature 0.8
     python my_engine.py "One two three" "One two three four" --slots 2
+    python my_engine.py --serve 8000 --forward fucina
 
 It needs NumPy; and fucina for the tokenizer, for finding a model by its name, and for the compiled forward.  Made by
 `python3 -m course engine`; licence Apache-2.0.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "requests", "command")
+FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "requests", "serving", "command")
 """The sections between the pieces, files of `course/my_engine/frame/`."""
 
 PIECES: dict[str, tuple[str, ...]] = {
@@ -40,10 +40,16 @@ PIECES: dict[str, tuple[str, ...]] = {
     "ch09.ewma": ("LiveCost",),
     "ch09.gate": ("Gate",),
     "ch12.pool": ("Pool",),
+    "ch15.step": ("Scheduler",),
+    "ch15.frames": ("Frames",),
+    "ch15.admit": ("admit",),
+    "ch15.fair": ("FairQueue",),
 }
 """Exercise -> the definitions that the engine takes from it.  What these need beside them comes along."""
 
-GIVEN = dict.fromkeys(("InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "greedy"), "")
+GIVEN = dict.fromkeys(
+    ("InvalidDecodeState", "KvCacheOverflow", "CounterRng", "Stream", "greedy", "Request", "Load"), ""
+)
 """What chapters give their learners and the frame gives to all -> the exercise whose part holds it, "" for a file's top."""
 
 PROVIDED = GIVEN | {name: exercise for exercise, names in PIECES.items() for name in names}
@@ -70,6 +76,7 @@ AT_WORK: dict[str, tuple[str, ...]] = {
     "three streams": ("ch06.admit", "ch06.lockstep"),
     "isolated": ("ch06.admit", "ch06.isolate"),
     "one by one": ("ch04.draw", "ch05.decode_loop", "ch12.pool"),
+    "served": ("ch15.step", "ch15.frames", "ch15.admit", "ch15.fair"),
 }
 """Way of decoding -> the pieces that it runs through, beside those of the forward."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,8 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
         return _streams(engine, model, ask, how == "isolated")
     if how == "one by one":
         return _one_by_one(engine, model, ask)
+    if how == "served":
+        return _served(engine, model, ask)
     ids, n = list(ask["ids"]), ask["n"]
     ways = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade", "from a document": "gate"}
     way = ways.get(how, how)
@@ -110,3 +113,27 @@ def _one_by_one(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str
     seconds = perf_counter() - began
     run = {"tokens": tokens, "seconds": seconds, "steps": len(tokens), "drafted": 0, "accepted": 0}
     return {**run, "cached": cached}
+
+
+def _served(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str, Any]:
+    """Several requests in two places, each of which comes two passes after the one before; read off their events."""
+    n, waiting = ask["n"], list(ask["prompts"])
+    asked: list[Any] = []
+    service = engine.Service(model, streams=2, rows=8)
+    began = perf_counter()
+    steps = 0
+    while waiting or any(not request.ended for request in asked):
+        if waiting and steps % 2 == 0:
+            asked.append(engine.Request(list(waiting.pop(0)), n))
+            service.submit(asked[-1], f"client {len(asked)}")
+        service.step()
+        steps += 1
+        if steps > 100 * (n + sum(map(len, ask["prompts"]))):
+            raise ValueError(f"after {steps} steps somebody still waits")
+    tokens: list[int] = []
+    for request in asked:
+        sent = b"".join(service.events(request, lambda token: b"%d " % token))
+        bodies = [block.partition(b"data: ")[2] for block in sent.split(b"\n\n")[:-2]]  # without [DONE]
+        tokens += [int(word) for body in bodies for word in json.loads(body).get("text", "").split()]
+    run = {"tokens": tokens, "seconds": perf_counter() - began, "steps": steps}
+    return {**run, "drafted": 0, "accepted": 0}

@@ -218,6 +218,7 @@ class _Contest:
             "three streams": sum(each, []),
             "isolated": sum([each[0][:2], *each[1:]], []),
             "one by one": sum([*each, each[0]], []),
+            "served": sum(each, []),
         }
         for entry in PROOFS:
             want = expected[entry.how]
@@ -228,7 +229,7 @@ class _Contest:
 
             row = Row.of(entry, text, self._pieces(entry), self.assembly.yours)
             ask = {"ids": ids, "n": n, "stop": stop, "document": [*ids[-1:], *said[:n]], **sampling}
-            if entry.how in ("three streams", "isolated", "one by one"):
+            if entry.how in ("three streams", "isolated", "one by one", "served"):
                 ask = {"prompts": list(self.ids.values()), "n": few}
             with self._ending(row):
                 row.enter(self._yours(entry, row, ask, wrong))

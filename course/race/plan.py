@@ -65,7 +65,16 @@ ENTRIES = (
 )
 PROOFS = tuple(
     Entry(how, "yours", COMPILED, how, timed=False)
-    for how in ("sampled", "until a stop", "streaming", "from a document", "three streams", "isolated", "one by one")
+    for how in (
+        "sampled",
+        "until a stop",
+        "streaming",
+        "from a document",
+        "three streams",
+        "isolated",
+        "one by one",
+        "served",
+    )
 )
 """Pieces that no timed run goes through: their tokens are compared, too."""
 

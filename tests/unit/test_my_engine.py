@@ -1,8 +1,12 @@
 """my_engine.py: assembled from whatever a learner has passed, it runs, and its tokens are ours."""
 
+import http.client
+import json
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +281,7 @@ def test_a_run_goes_through_no_other_piece_than_is_said(course, tmp_path, model_
         "from a document",
         "three streams",
         "one by one",
+        "served",
     ):
         outside = [n for n in PIECES if n not in at_work(how, "fucina")]
         solve(course, (), {n: broken(course, n, "raise RuntimeError('not at work')") for n in outside})
@@ -315,6 +320,63 @@ def test_sampling_stops_and_streams_give_the_engines_tokens(solved, tmp_path, re
     each = [reference.generate(ids, max_tokens=4, ignore_eos=True).tokens for ids in (PROMPT, PROMPT[:3], [5])]
     assert run(engine, model, "three streams", n=4)["tokens"] == sum(each, [])
     assert run(engine, model, "isolated", n=4)["tokens"] == each[0][:2] + each[1] + each[2]
+    assert run(engine, model, "served", n=4)["tokens"] == sum(each, [])
+
+
+def test_a_server_of_the_pieces_streams_refuses_and_shares(solved, tmp_path, reference):
+    engine = execute(assemble(solved), tmp_path)
+
+    class Letters:
+        eos = None
+
+        def encode_prompt(self, text):
+            return [int(word) for word in text.split()]
+
+        def piece(self, token):
+            return b"%d " % token
+
+    service = engine.Service(engine.CompiledModel(reference), streams=2, longest=32, limit=2)
+    site = engine.listen(service, Letters(), 0)
+    threads = [threading.Thread(target=work, daemon=True) for work in (service.run, site.serve_forever)]
+    for thread in threads:
+        thread.start()
+
+    def ask(**asked):
+        connection = http.client.HTTPConnection(*site.server_address, timeout=60)
+        connection.request("POST", "/", json.dumps(asked))
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read()
+        connection.close()
+        return status, body
+
+    def tokens(body):
+        *texts, finish, done = body.decode().split("\n\n")[:-1]
+        assert done == "data: [DONE]" and json.loads(finish[6:]) == {"finish": "length"}
+        return [int(word) for text in texts for word in json.loads(text[6:])["text"].split()]
+
+    try:
+        prompts = [PROMPT, PROMPT[:3], [5]]
+        with ThreadPoolExecutor(3) as crowd:
+            got = list(crowd.map(lambda ids: ask(prompt=" ".join(map(str, ids)), max_tokens=4), prompts))
+        assert [status for status, _ in got] == [200] * 3
+        for ids, (_, body) in zip(prompts, got, strict=True):
+            assert tokens(body) == reference.generate(ids, max_tokens=4, ignore_eos=True).tokens
+        assert ask(prompt="1 2", max_tokens=40)[0] == 400  # more than the memory of a place
+        for wrong in ({"max_tokens": 4}, {"prompt": "1", "max_tokens": 0}, {"prompt": "1", "max_tokens": "many"}):
+            assert ask(**wrong)[0] == 400
+        service.limit = 0
+        waiting = [engine.Request([5], 20) for _ in range(2)]  # both places are taken
+        service.scheduler.running = waiting
+        with pytest.raises(engine.Busy) as busy:
+            service.submit(engine.Request([5], 4))
+        assert busy.value.seconds >= 1
+    finally:
+        service.close()
+        site.shutdown()
+        site.server_close()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_pool_serves_both_forwards_with_the_engines_tokens(solved, tmp_path, model_path, reference):
@@ -434,7 +496,7 @@ def test_the_command_says_whose_is_what(course, capsys, tmp_path):
     solve(course, ("ch05.truncate",))
     assert main(["engine"], course) == 0
     out = capsys.readouterr().out
-    assert "ch05.truncate              yours" in out and "1 of its 34 pieces are yours." in out
+    assert "ch05.truncate              yours" in out and f"1 of its {len(PIECES)} pieces are yours." in out
     path = tmp_path / "deep" / "mine.py"
     assert main(["engine", "--write", str(path)], course) == 0
     assert path.read_text("utf-8") == assemble(course).text

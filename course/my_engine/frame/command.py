@@ -2,10 +2,11 @@
 # mypy: ignore-errors
 import argparse
 import sys
+import threading
 from pathlib import Path
 
 # ======================================================================================================================
-# 9. The command line
+# 10. The command line
 # ======================================================================================================================
 
 
@@ -67,10 +68,28 @@ def speak_in_turn(model, tokenizer, prompts, arguments):
         print(f"[{cached} of the {len(ids)} tokens of the prompt were there]\n", file=sys.stderr)
 
 
+def serve(model, tokenizer, port):
+    """Answer requests over HTTP, until Ctrl-C."""
+    service = Service(model)
+    engine = threading.Thread(target=service.run, daemon=True)
+    engine.start()
+    site = listen(service, tokenizer, port)
+    print(f"http://127.0.0.1:{site.server_address[1]}, until Ctrl-C", file=sys.stderr, flush=True)
+    try:
+        site.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        site.server_close()
+        service.close()
+        engine.join()
+
+
 def main():
     """python my_engine.py "Once upon a time"."""
     parser = argparse.ArgumentParser(description="A language-model engine in one file.")
-    parser.add_argument("prompt", nargs="+", help="a text to go on with; several are decoded together")
+    parser.add_argument("prompt", nargs="*", help="a text to go on with; several are decoded together")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="answer requests over HTTP; port 0 takes a free one")
     parser.add_argument(
         "--slots", type=int, metavar="N", help="one prompt after the other, with a pool of N slots for what they share"
     )
@@ -92,9 +111,13 @@ def main():
     parser.add_argument("--min-p", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if bool(arguments.prompt) == (arguments.serve is not None):
+        parser.error("either a prompt or --serve PORT is needed")
     path, tokenizer = open_text(arguments.model)
     model = NumPyModel(path) if arguments.forward == "numpy" else CompiledModel(path)
-    if arguments.slots is not None:
+    if arguments.serve is not None:
+        serve(model, tokenizer, arguments.serve)
+    elif arguments.slots is not None:
         if arguments.slots < 1:
             parser.error(f"--slots is at least 1, got {arguments.slots}")
         speak_in_turn(model, tokenizer, arguments.prompt, arguments)

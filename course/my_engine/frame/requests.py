@@ -62,5 +62,5 @@ class Server:
 
 
 # ======================================================================================================================
-# Later chapters have their place here: a grammar that constrains the sampler (11), a server (15)
+# A later chapter has its place here: a grammar that constrains the sampler (11)
 # ======================================================================================================================
