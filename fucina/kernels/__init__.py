@@ -5,7 +5,7 @@ Read in this order:
 - `record`: the contract, what a kernel is called with.
 - `lang` (and `value`): the language that kernels are written in.  `isa`: what differs between CPUs.
 - `rowops`: short kernels that show the language.  `quantise`, `embed`, `tile`, `linear`: the formats.  `superblocks`:
-  coded formats, which share a layout.  `chunks`, `attention`.
+  coded formats, which share a layout.  `shapes`, `chunks`, `attention`.
   `experts`: a matrix per head or per expert.  `delta`: the recurrence.
 - `formats`, `pack`, `coded_packing`, `packing`: how weights lie in memory, and how they get there at load.
 - `registry`, `catalogue`: kernels by name, their parameters by name.  `compile`: from a name to an address.

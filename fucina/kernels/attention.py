@@ -9,19 +9,10 @@ from __future__ import annotations
 
 from ..cache.parts import CHUNK
 from . import record as R
-from .chunks import (
-    Shape,
-    Tile,
-    chunk,
-    clear,
-    combine_tails,
-    finish,
-    part_bytes,
-    scratch_bytes,
-    tile_rows,
-)
+from .chunks import Tile, chunk, clear, combine_tails, finish
 from .lang import F8, F32, Emitter, Value, Var
 from .registry import kernel
+from .shapes import Shape, part_bytes, scratch_bytes, tile_rows
 
 __all__ = ["part_bytes", "scratch_bytes"]  # sizes, for whoever runs these kernels
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import operator
-import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
 from ..checks import shown
-from ..errors import InvalidText, TokenOutOfRange
+from ..errors import TokenOutOfRange
 from .added import AddedMatcher
 from .markers import ASSISTANT, USER, MarkerMatcher, barred_writers
 from .streaming import StreamDecoder
+from .texts import checked_text, outside
 from .vocabulary import END_MARKERS, TokenType, UnencodableBytes, Vocabulary, spelling
 
 _TEMPLATES = 16  # whose markers are remembered
@@ -90,7 +90,7 @@ class Tokenizer(ABC):
         UnencodableBytes
             Bytes that no token spells were left out (as llama.cpp does, without a warning).
         """
-        return self._join(self._matcher(bool(special)).split(_checked_text(text)))
+        return self._join(self._matcher(bool(special)).split(checked_text(text)))
 
     def encode_rendered(self, text: str, writers: bytes, barred: Mapping[int, bytes]) -> list[int]:
         """Token ids of a rendered conversation, in which markers in messages are ordinary text.
@@ -111,7 +111,7 @@ class Tokenizer(ABC):
         InvalidText
             `text` has an unpaired surrogate.
         """
-        parts = self._matcher(True).split(_checked_text(text), writers, barred)
+        parts = self._matcher(True).split(checked_text(text), writers, barred)
         return self._join(parts, barred.keys() & self._user.values())
 
     def barred(self, template: str) -> dict[int, bytes]:
@@ -189,7 +189,7 @@ class Tokenizer(ABC):
         warnings.warn(
             f"no token of this vocabulary spells the byte {listed}: left out of the ids",
             UnencodableBytes,
-            stacklevel=_outside(),
+            stacklevel=outside(),
         )
 
     # --- decoding -----------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Tokenizer(ABC):
 
     def token_id(self, text: str) -> int | None:
         """Id of the one token that prints this text (`"<|im_end|>"`, `" hello"`), or None."""
-        text = _checked_text(text)
+        text = checked_text(text)
         for table in (self._control, self._user):
             if text in table:
                 return table[text]
@@ -285,27 +285,3 @@ class Tokenizer(ABC):
     def __repr__(self) -> str:
         rules = f", pre={self.pre!r}" if self.pre else ""
         return f"<{type(self).__name__}: {self.n_vocab} tokens{rules}>"
-
-
-def _checked_text(text: str | bytes) -> str:
-    """The text as a str in which a surrogate can only stand for a byte that is not UTF-8."""
-    if isinstance(text, (bytes, bytearray, memoryview)):
-        return spelling(bytes(text))
-    if not isinstance(text, str):
-        raise TypeError(f"a text is str or bytes, not {type(text).__name__}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidText(
-            f"character {error.start} of the text is the unpaired surrogate U+{ord(text[error.start]):04X}; "
-            "expected Unicode text (bytes that are not UTF-8 can be given as bytes)"
-        ) from None
-    return text
-
-
-def _outside() -> int:
-    """How far up the caller of this package is, as `stacklevel` of a warning that the caller of this function issues."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
-        level, frame = level + 1, frame.f_back
-    return level

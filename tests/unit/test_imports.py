@@ -23,7 +23,7 @@ BELOW = {
     "download": "errors",
     "hub": "download errors known_models userdirs",
     "gguf": "checks errors replacing",
-    "tokenizers": "checks errors gguf",
+    "tokenizers": "checks errors gguf kernels",
     "cache": "checks errors interrupts replacing",
     "kernels": "cache errors gguf userdirs",
     "ops": "cache checks errors gguf kernels",
@@ -36,9 +36,10 @@ BELOW = {
     "generation": "checks defaults engine errors sampling saving speculative",
     "loading": "checks engine errors gguf hub model models ops tokenizers",
     "chat": "cache checks defaults engine errors generation interrupts sampling saving speculative tokenizers",
+    "perplexity": "checks engine errors model",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",
     "serve": "cache chat checks defaults engine errors generation known_models sampling speculative tokenizers",
-    "cli": "cache chat checks defaults errors gguf hub loading measure models ops replacing sampling saving serve speculative tokenizers",
+    "cli": "cache chat checks defaults errors gguf hub loading measure models ops perplexity replacing sampling saving serve speculative tokenizers",
     "__main__": "cli",
 }
 
