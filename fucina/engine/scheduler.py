@@ -18,7 +18,9 @@ import numpy as np
 from ..checks import shown
 from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
+from .call import Hidden
 from .drafts import Drafter, PassStats, Verified
+from .hidden import HiddenStream
 from .prefill import PREFILL_STRETCH, PrefillShare
 from .stream import Stream
 
@@ -59,8 +61,16 @@ class Work:
 
     @property
     def wanted(self) -> int:
-        """Of how many rows, the last ones, the logits are wanted."""
-        return 1 + len(self.draft) if self.first + self.rows == len(self.stream.tokens) else 0
+        """Of how many rows, the last ones, the logits are wanted, or the hidden states of a `HiddenStream`."""
+        last = self.first + self.rows == len(self.stream.tokens)
+        if isinstance(self.stream, HiddenStream):
+            return self.stream.wanted(self.rows, last)
+        return 1 + len(self.draft) if last else 0
+
+    @property
+    def want(self) -> int | Hidden:
+        """What the engine is asked for."""
+        return Hidden(self.wanted) if isinstance(self.stream, HiddenStream) else self.wanted
 
     @property
     def in_place(self) -> bool:
@@ -130,15 +140,14 @@ class Scheduler:
         decoding = [w for w in works if w.stream.decoding]
         own = sum(w.rows + len(w.draft) for w in decoding)
         context = sum(w.stream.state.len for w in decoding) / len(decoding) if decoding else 0.0
-        requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
+        requests = [(w.stream.state, w.tokens, w.want) for w in works]
         prepared: dict[int, Future[None]] = {}
         try:
             self._start_preparing(works, prepared)
             start = perf_counter()
             rows = self.engine.forward_rows(requests)
             seconds = perf_counter() - start
-            if rows[0].shape[1] > self.engine.n_tokens:  # a padded vocabulary: no token belongs to the last logits
-                rows = [logits[:, : self.engine.n_tokens] for logits in rows]
+            rows = [self._of_tokens(out, want) for out, (_, _, want) in zip(rows, requests, strict=True)]
             drafted = sum(len(w.draft) for w in works)
             total = sum(len(tokens) for _, tokens, _ in requests)
             stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
@@ -148,6 +157,10 @@ class Scheduler:
         finally:  # after the step nobody but the caller works with a processor, also where the pass has failed
             wait([future for future in prepared.values() if not future.cancel()])
         return stats
+
+    def _of_tokens(self, rows: np.ndarray, want: int | Hidden) -> np.ndarray:
+        """Rows without the last logits of a padded vocabulary, which belong to no token."""
+        return rows if isinstance(want, Hidden) else rows[:, : self.engine.n_tokens]
 
     def run(self, stream: Stream) -> Iterator[Stream]:
         """Step until a stream ends, and give it whenever it has gained tokens."""

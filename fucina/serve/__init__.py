@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerNotEnabled
 from .jobs import Done, Event, Failed, GenerateRequest, Job, TextDelta, TokenLogprob
+from .vectors import VectorRequest
 from .worker import Observer, Worker
 
 if TYPE_CHECKING:
     from .app import App
     from .gate import Rules
     from .listening import Server
+    from .models import Models, Offer
 
-_HTTP = {"App": ".app", "Rules": ".gate", "Server": ".listening"}
+_HTTP = {"App": ".app", "Models": ".models", "Offer": ".models", "Rules": ".gate", "Server": ".listening"}
 PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 INSTALL = 'pip install "fucina[serve]"'
 
@@ -30,11 +32,14 @@ __all__ = [
     "Failed",
     "GenerateRequest",
     "Job",
+    "Models",
     "Observer",
+    "Offer",
     "Rules",
     "Server",
     "TextDelta",
     "TokenLogprob",
+    "VectorRequest",
     "Worker",
     "check_packages",
 ]

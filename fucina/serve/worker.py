@@ -20,6 +20,8 @@ from ..errors import ShuttingDown
 from .jobs import Cancelled, Done, Failed, GenerateRequest, Job
 from .line import Group, Line
 from .running import Running
+from .turns import InTurn, Turns
+from .vectors import Embedding, VectorRequest
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
@@ -50,6 +52,7 @@ class Worker:
     streams : how many are answered at once.
     speculation : draft for every stream.
     observer : is told what happens.
+    turns : shared with the workers of other models, so that one pass runs at a time.
 
     Raises
     ------
@@ -64,12 +67,14 @@ class Worker:
         streams: int = 8,
         speculation: bool = False,
         observer: Observer | None = None,
+        *,
+        turns: Turns | None = None,
     ) -> None:
         self.model, self.pool, self.speculation = model, pool, speculation
         self.streams = checks.integer("streams", streams, 1)
         self._line = Line(checks.integer("queue", queue, 0))
         self._observer = observer or Observer()
-        self._scheduler = Scheduler(model)
+        self._scheduler = Scheduler(model if turns is None else InTurn(model, turns))
         self._running: list[Running] = []
         self._followers: list[tuple[Running, Group]] = []  # who waits for the rows of a prompt that is being computed
         self._ready: Group = []  # who may begin with such rows
@@ -229,7 +234,10 @@ class Worker:
         try:
             if job.cancelled:
                 raise Cancelled("the request was given up")
-            running = Running(job, self.model, self.pool, self.speculation)
+            if isinstance(job.request, VectorRequest):
+                running: Running = Embedding(job, job.request, self.model)
+            else:
+                running = Running(job, self.model, self.pool, self.speculation)
         except Exception as error:
             self._fail(job, error)
             return None
