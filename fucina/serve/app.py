@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from . import small
 from .dialect import Dialect
 from .gate import Rules
-from .http import HungUp, Sender, answer, logged, read_body
+from .http import HungUp, Sender, answer, check_framing, logged, read_body
 from .messages import COUNT, count_tokens
 from .metrics import KIND, Labelled, Metrics
 from .models import DIALECTS, Models, Offer, Served
@@ -166,6 +166,7 @@ class App:
             self._under_way -= 1
 
     async def _route(self, request: Request, path: str, receive: Receive, sender: Sender) -> None:
+        check_framing(request)
         self.rules.check_host(request.headers.get("host"))
         method = request.method
         if method == "OPTIONS":
