@@ -29,7 +29,7 @@ CHOOSING: dict[str, Kind] = {
     "top_p": Number(0, 1),
     "min_p": Number(0, 1),
     "top_k": Integer(0, 1 << 31),
-    "repeat_penalty": Number(0, 4),
+    "repeat_penalty": Number(0.001, 4),  # it divides logits, which must stay finite
     "frequency_penalty": Number(-2, 2),
     "presence_penalty": Number(-2, 2),
     "repeat_last_n": Integer(0, 1 << 31),

@@ -250,7 +250,7 @@ def test_formats_of_replies(app):
 
 def test_fields_are_checked_and_null_is_absent(app):
     for field, wrong in {
-        "temperature": (-1, 2.1, "1", True, [1], 10**400), "top_p": (-0.1, 1.1), "min_p": (2,), "top_k": (-1, 1.5), "repeat_penalty": (5, 0),
+        "temperature": (-1, 2.1, "1", True, [1], 10**400), "top_p": (-0.1, 1.1), "min_p": (2,), "top_k": (-1, 1.5), "repeat_penalty": (5, 0, 1e-60),
         "frequency_penalty": (3,), "presence_penalty": (-3,), "seed": (-1, 1 << 64, 1.5), "max_tokens": (0, -1, "3", 2.5),
         "max_completion_tokens": (0,), "stream": ("true", 1), "priority": (101, "high"), "reasoning_effort": ("huge",), "model": (1,),
     }.items():  # fmt: skip

@@ -22,13 +22,7 @@ from .test_serve_fuzz import BODIES, MOVES, changed
 TABLES = {path: kind.table for path, kind in ROUTES.items()} | {path: table for path, (_, table) in POSTS.items()}
 TOLD = document(ROUTES, {path: table for path, (_, table) in POSTS.items()})
 VALIDATORS = {path: Draft202012Validator(table.schema()) for path, table in TABLES.items()}
-MORE = {
-    "/v1/embeddings": {"model": "m", "input": ["a", [1, 2]], "encoding_format": "float", "dimensions": 3, "pooling": "mean", "user": 1},
-    "/tokenize": {"content": "a", "add_special": True, "parse_special": False, "with_pieces": True},
-    "/detokenize": {"tokens": [1, 2]},
-    "/apply-template": {"messages": [{"role": "user", "content": "u"}], "tools": []},
-}  # fmt: skip
-GOOD = BODIES | MORE
+GOOD = BODIES
 
 
 @pytest.fixture(scope="module")
