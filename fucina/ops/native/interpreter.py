@@ -116,9 +116,8 @@ class Native:
         current.team.run(words, batch)
         if hidden is not None and len(hidden):
             start = current.team.program.kept[0] + n_logits * hidden.shape[1] * 4
-            hidden[...] = np.ctypeslib.as_array((ctypes.c_float * hidden.size).from_address(start)).reshape(
-                hidden.shape
-            )
+            found = np.ctypeslib.as_array((ctypes.c_float * hidden.size).from_address(start))
+            hidden[...] = found.reshape(hidden.shape)
         return out.reshape(rows, vocab)[:n_logits]
 
     def _fill_tables(self, batch: RowBatch) -> None:
