@@ -137,9 +137,7 @@ class Engine:
     def hidden(self, tokens: Tokens) -> np.ndarray:
         """Hidden states after every position of a new stream, before the output matrix: float32 [len(tokens), dim]."""
         ids = self.check_tokens(tokens)
-        state = self.new_cache(len(ids))
-        (out,) = self.forward_rows([(state, ids, Hidden(len(ids)))])
-        state.commit(len(ids))
+        (out,) = self.forward_rows([(self.new_cache(len(ids)), ids, Hidden(len(ids)))])  # the state is let go
         return out
 
     def forward(self, tokens: Tokens, cache: State) -> np.ndarray:
@@ -249,7 +247,6 @@ class Engine:
                     f"stream {i}: {len(ids)} tokens at position {state.len} pass the capacity of {state.capacity}"
                     + ("" if state.capacity <= self.context else f" or the context of {self.context}")
                 )
-            hidden = isinstance(want, Hidden)
             wanted: Any = want[0] if isinstance(want, Hidden) else want
             if isinstance(want, str) and want in _WANTS:
                 wanted = _WANTS[want](len(ids))
@@ -257,7 +254,7 @@ class Engine:
                 raise InvalidOption(
                     f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {checks.shown(want)}"
                 )
-            checked.append(CallRows(state, ids, wanted, hidden))
+            checked.append(CallRows(state, ids, wanted, isinstance(want, Hidden)))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked
