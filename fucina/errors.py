@@ -333,6 +333,10 @@ class EngineClosed(FucinaError, RuntimeError):
 # --- server -----------------------------------------------------------------------------------------------------
 
 
+class ModelTooLarge(FucinaError, ValueError):
+    """The weights of a model take more memory than all models of a server together may."""
+
+
 class QueueFull(FucinaError, RuntimeError):
     """As many requests wait as may wait."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from .engine import Engine
 from .gguf import GgufFile
@@ -67,6 +70,12 @@ class Model(Engine):
         from .generation import generate
 
         return generate(self, prompt, stream=stream, **options)
+
+    def embed(self, texts: str | Sequence[str | Sequence[int]], pooling: str = "last") -> np.ndarray:
+        """Vectors of texts, float32 [texts, dim], each of length 1; see `fucina.embedding.embed`."""
+        from .embedding import embed
+
+        return embed(self, texts, pooling)
 
 
 def _name(weights: bytes, arithmetic: str) -> bytes:

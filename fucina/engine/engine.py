@@ -29,10 +29,10 @@ from ..errors import (
 from ..models import LoadedFamily
 from ..ops.override import OVERRIDES
 from ..ops.rows import MAX_ROWS, RowBatch
-from .call import CallRows, batch_of
+from .call import CallRows, Hidden, batch_of, part_of, per_request
 
 Tokens = Sequence[int] | np.ndarray
-Request = tuple[State, Tokens, str | int]
+Request = tuple[State, Tokens, str | int | Hidden]
 
 _WANTS: dict[Any, Callable[[int], int]] = {"all": lambda rows: rows, "last": lambda rows: 1, "none": lambda rows: 0}
 
@@ -44,8 +44,11 @@ class Interpreter(Protocol):
     threads: int
     arithmetic: str  # "" if rows have the native bits, else a name for those that they have
 
-    def run(self, batch: RowBatch) -> np.ndarray:
-        """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`."""
+    def run(self, batch: RowBatch, hidden: np.ndarray | None = None) -> np.ndarray:
+        """Logits, float32 [len(batch.out_rows), vocab].  Writes rows of the states; moves no state's `len`.
+
+        hidden : float32 [len(batch.hidden_rows), dim], takes the hidden states of these rows.
+        """
 
     def explain(self) -> str:
         """A readable listing of what runs in a pass."""
@@ -131,6 +134,12 @@ class Engine:
         ids = self.check_tokens(tokens)
         return self.forward(ids, self.new_cache(len(ids)))
 
+    def hidden(self, tokens: Tokens) -> np.ndarray:
+        """Hidden states after every position of a new stream, before the output matrix: float32 [len(tokens), dim]."""
+        ids = self.check_tokens(tokens)
+        (out,) = self.forward_rows([(self.new_cache(len(ids)), ids, Hidden(len(ids)))])  # the state is let go
+        return out
+
     def forward(self, tokens: Tokens, cache: State) -> np.ndarray:
         """Run the next tokens of one stream and advance its state: logits float32 [len(tokens), vocab].
 
@@ -148,11 +157,11 @@ class Engine:
         ----------
         requests : (state, tokens, want) of each stream; want is "all", "last" or "none": which rows' logits to return.
             Or a number n: the logits of the last n rows, and this state is not advanced: it waits for the caller's
-            `state.commit(rows)`, with as many of the rows as are to be kept.
+            `state.commit(rows)`, with as many of the rows as are to be kept.  `Hidden(n)` likewise gives hidden states.
 
         Returns
         -------
-        Per request one float32 array [rows wanted, vocab].
+        Per request one float32 array [rows wanted, vocab], or [rows wanted, dim] of hidden states.
 
         Raises
         ------
@@ -167,48 +176,38 @@ class Engine:
         with self._passes():
             rows = self._check(requests)
             out = self._run(rows)
-            for (state, ids, _), (_, _, want) in zip(rows, requests, strict=True):
+            for row, (_, _, want) in zip(rows, requests, strict=True):
                 if isinstance(want, str):
-                    state.owner = None
-                    state.commit(len(ids))
+                    row.state.owner = None
+                    row.state.commit(len(row.tokens))
         return out
 
     def _run(self, rows: Sequence[CallRows]) -> list[np.ndarray]:
         """Passes of at most 128 rows, one after another; the states are in the middle of them afterwards."""
-        states = [r.state for r in rows]
         batch = batch_of(rows)
-        for state, ids, _ in rows:
-            state.begin(len(ids))
+        hidden = None
+        if any(row.hidden for row in rows):
+            hidden = np.empty((len(batch.hidden_rows), self.config.dim), np.float32)
+        for row in rows:
+            row.state.begin(len(row.tokens))
         try:
             if len(batch.tokens) <= MAX_ROWS:
-                out = self._interpreter.run(batch)
-                for state in states:
-                    state.next_pass()
+                out = self._pass(batch, hidden)
             else:
-                out = self._run_in_parts(batch)
+                out = np.empty((len(batch.out_rows), self.config.vocab_size), np.float32)
+                for start in range(0, len(batch.tokens), MAX_ROWS):
+                    part = part_of(batch, start)
+                    out[part.logits] = self._pass(part.batch, None if hidden is None else hidden[part.hidden])
         except BaseException:
-            for state in states:
-                state.rollback()
+            for row in rows:
+                row.state.rollback()
             raise
-        if len(rows) == 1:
-            return [out]
-        return np.split(out, np.cumsum([r.wanted for r in rows])[:-1])
+        return per_request(rows, out, hidden)
 
-    def _run_in_parts(self, batch: RowBatch) -> np.ndarray:
-        """More rows than fit in one pass."""
-        out = np.empty((len(batch.out_rows), self.config.vocab_size), np.float32)
-        for start in range(0, len(batch.tokens), MAX_ROWS):
-            part = slice(start, start + MAX_ROWS)
-            taking = np.unique(batch.stream[part])
-            states = [batch.states[i] for i in taking]
-            stream = np.searchsorted(taking, batch.stream[part])
-            first, last = np.searchsorted(batch.out_rows, (start, start + MAX_ROWS))
-            rows = batch.out_rows[first:last] - start
-            out[first:last] = self._interpreter.run(
-                RowBatch(batch.tokens[part], batch.positions[part], stream, states, rows)
-            )
-            for state in states:
-                state.next_pass()
+    def _pass(self, batch: RowBatch, hidden: np.ndarray | None) -> np.ndarray:
+        out = self._interpreter.run(batch) if hidden is None else self._interpreter.run(batch, hidden)
+        for state in batch.states:
+            state.next_pass()
         return out
 
     def check_tokens(self, tokens: Tokens) -> np.ndarray:
@@ -248,12 +247,14 @@ class Engine:
                     f"stream {i}: {len(ids)} tokens at position {state.len} pass the capacity of {state.capacity}"
                     + ("" if state.capacity <= self.context else f" or the context of {self.context}")
                 )
-            wanted = _WANTS[want](len(ids)) if isinstance(want, str) and want in _WANTS else want
+            wanted: Any = want[0] if isinstance(want, Hidden) else want
+            if isinstance(want, str) and want in _WANTS:
+                wanted = _WANTS[want](len(ids))
             if type(wanted) is not int or not 0 <= wanted <= len(ids):
                 raise InvalidOption(
                     f"stream {i}: want must be one of {', '.join(_WANTS)}, or a number of rows, got {checks.shown(want)}"
                 )
-            checked.append(CallRows(state, ids, wanted))
+            checked.append(CallRows(state, ids, wanted, isinstance(want, Hidden)))
         if len({id(r.state) for r in checked}) != len(checked):
             raise DuplicateCache("one state appears in two streams of a pass; every stream needs its own")
         return checked

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from ..checks import shown
 from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
+from .call import Hidden
 from .drafts import Drafter, PassStats, Verified
 from .prefill import PrefillShare
 from .stream import Stream
+from .work import Work
 
 PROMPT_PART = 16  # one row in so many is kept for prompts, if there are any, however many streams decode
 
@@ -35,43 +37,6 @@ class PassRunner(Protocol):
         """See `Engine.forward_rows`."""
 
 
-@dataclass(slots=True)
-class Work:
-    """One stream's part of a pass: its next `rows` pending tokens, and a draft after the last of them.
-
-    first : the first of these tokens, as an index into the stream's; the state was read once, when this was planned.
-    joins : the rows are a chunk of many, a prompt's: they take what the others leave.
-    """
-
-    stream: Stream
-    first: int
-    rows: int
-    draft: Sequence[int] = ()
-    joins: bool = False
-
-    @classmethod
-    def next_of(cls, stream: Stream, most: int, joins: bool = False) -> Self:
-        """The next pending tokens of a stream, at most so many, and not past its cut."""
-        first = stream.cached
-        end = stream.cut if first < stream.cut else len(stream.tokens)
-        return cls(stream, first, min(end - first, most), joins=joins)
-
-    @property
-    def tokens(self) -> list[int]:
-        """Tokens whose rows the pass computes."""
-        return [*self.stream.tokens[self.first : self.first + self.rows], *self.draft]
-
-    @property
-    def wanted(self) -> int:
-        """Of how many rows, the last ones, the logits are wanted."""
-        return 1 + len(self.draft) if self.first + self.rows == len(self.stream.tokens) else 0
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the pass has put the rows where they belong: nobody has rewound the state since the planning."""
-        return self.stream.cached == self.first
-
-
 class Scheduler:
     """Runs passes over streams.
 
@@ -80,14 +45,21 @@ class Scheduler:
     engine : Engine, or anything that has its `forward_rows` and `n_tokens`.
     row_budget : rows of a pass at most, 1 to 128.
     stretch : how many times as long as its decode rows alone a pass may take when prompts join it.
+    turns : entered for every pass; waiting for it is no part of the time that a pass takes.
 
     Attributes
     ----------
     streams : those that were added and not removed, in order; the ones that have ended among them.
     """
 
-    def __init__(self, engine: PassRunner, row_budget: int = MAX_ROWS, stretch: float = PREFILL_STRETCH) -> None:
-        self.engine, self.row_budget = engine, row_budget
+    def __init__(
+        self,
+        engine: PassRunner,
+        row_budget: int = MAX_ROWS,
+        stretch: float = PREFILL_STRETCH,
+        turns: AbstractContextManager[None] = nullcontext(),
+    ) -> None:
+        self.engine, self.row_budget, self._turns = engine, row_budget, turns
         self.streams: list[Stream] = []
         self._turn = 0  # passes so far: who comes first rotates
         self._share = PrefillShare(stretch)
@@ -134,15 +106,15 @@ class Scheduler:
         decoding = [w for w in works if not w.joins]
         own = sum(w.rows + len(w.draft) for w in decoding)
         context = sum(w.stream.state.len for w in decoding) / len(decoding) if decoding else 0.0
-        requests = [(w.stream.state, w.tokens, w.wanted) for w in works]
+        requests = [(w.stream.state, w.tokens, w.want) for w in works]
         prepared: dict[int, Future[None]] = {}
         try:
             self._start_preparing(works, prepared)
-            start = perf_counter()
-            rows = self.engine.forward_rows(requests)
-            seconds = perf_counter() - start
-            if rows[0].shape[1] > self.engine.n_tokens:  # a padded vocabulary: no token belongs to the last logits
-                rows = [logits[:, : self.engine.n_tokens] for logits in rows]
+            with self._turns:
+                start = perf_counter()
+                rows = self.engine.forward_rows(requests)
+                seconds = perf_counter() - start
+            rows = [self._of_tokens(out, want) for out, (_, _, want) in zip(rows, requests, strict=True)]
             drafted = sum(len(w.draft) for w in works)
             total = sum(len(tokens) for _, tokens, _ in requests)
             stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
@@ -152,6 +124,10 @@ class Scheduler:
         finally:  # after the step nobody but the caller works with a processor, also where the pass has failed
             wait([future for future in prepared.values() if not future.cancel()])
         return stats
+
+    def _of_tokens(self, rows: np.ndarray, want: int | Hidden) -> np.ndarray:
+        """Rows without the last logits of a padded vocabulary, which belong to no token."""
+        return rows if isinstance(want, Hidden) else rows[:, : self.engine.n_tokens]
 
     def run(self, stream: Stream) -> Iterator[Stream]:
         """Step until a stream ends, and give it whenever it has gained tokens."""

@@ -55,7 +55,7 @@ COLS, ROWS, ATTENTION, HOST = range(4)
 # --- job: one block of words per pass -------------------------------------------------------------------------
 M = 0  # rows of the pass
 ROW_TABLE = 1  # address of the row table
-N_OUT = 2  # rows that want logits
+N_OUT = 2  # rows that want logits or their hidden state
 OUT_ROWS = 3  # address of their indices, int64
 N_STREAMS = 4  # streams of the pass
 STREAM_TABLE = 5  # address of the stream table
@@ -64,6 +64,7 @@ SCRATCH_STEP = 7  # bytes of scratch per thread
 SPLIT = 8  # attention: 1 when a unit is one chunk of one (row, kv head)
 PART = 9  # address of the partial results of a split attention
 NPART = 10  # partial results per (row, kv head)
+N_LOGITS = 11  # rows that want logits: the first of OUT_ROWS
 JOB_WORDS = 16
 
 # --- row table: one entry per row of the pass -----------------------------------------------------------------

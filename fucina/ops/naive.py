@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ModelError
 from ..gguf.weights import Matrix
 from .functions import EXACT, Functions, attention, geglu, gelu, rms_norm, rotate, silu, softmax, swiglu
 from .override import OVERRIDES, Overrides, looked_at
 from .rope import RopeSpec
-from .rows import RowBatch
+from .rows import NO_HEAD, RowBatch
 from .vocabulary import AttentionSpec, LoadedFamily, Ops, RouterSpec
 
 __all__ = ["Naive", "attention", "geglu", "gelu", "rms_norm", "rotate", "silu", "softmax", "swiglu"]
@@ -51,14 +52,23 @@ class Naive:
         self._matrices: dict[tuple[str, int], Any] = {}
         self._overrides = Overrides()
         self._batch: Any = None  # the RowBatch of the pass that runs
+        self._hidden: np.ndarray | None = None  # its hidden states, once they are computed
 
-    def run(self, batch: RowBatch) -> np.ndarray:
-        """Logits, float32 [len(batch.out_rows), vocab].  Writes to the states of the batch; moves no state's `len`."""
-        self._batch = batch
+    def run(self, batch: RowBatch, hidden: np.ndarray | None = None) -> np.ndarray:
+        """Logits, float32 [len(batch.out_rows), vocab].  Writes to the states of the batch; moves no state's `len`.
+
+        hidden : float32 [len(batch.hidden_rows), dim], takes the hidden states of these rows.
+        """
+        self._batch, self._hidden = batch, None
         try:
-            return self._family.forward(self, self._family.config, self._family.weights)
+            logits = self._family.forward(self, self._family.config, self._family.weights)
+            if hidden is not None:
+                if self._hidden is None:
+                    raise ModelError(NO_HEAD)
+                hidden[...] = self._hidden
+            return logits
         finally:
-            self._batch = None
+            self._batch = self._hidden = None
 
     def explain(self) -> str:
         """What this interpreter does, in words."""
@@ -106,9 +116,11 @@ class Naive:
         return self.float32(w)[self._batch.tokens] * np.float32(scale)
 
     def output_rows(self, x: np.ndarray) -> np.ndarray:
-        return x[self._batch.out_rows]
+        return x[np.concatenate([self._batch.out_rows, self._batch.hidden_rows])]
 
     def linear(self, x: np.ndarray, w: Matrix) -> np.ndarray:
+        if w is self._family.head and self._hidden is None:
+            x, self._hidden = np.split(x, [len(self._batch.out_rows)])  # no head for rows that want none
         if mine := self._overrides.get("linear"):
             return OVERRIDES["linear"].rows(mine, self._batch, x, self.float32(w))
         return self._functions.product(x, self.matrix(w))

@@ -217,3 +217,8 @@ class LoadedFamily:
     weights: Any
     forward: Callable[..., Any]
     parts: tuple[Part, ...]
+
+    @property
+    def head(self) -> Matrix | None:
+        """The output matrix: what it multiplies, of `output_rows`, are hidden states."""
+        return getattr(self.weights, "output", None)

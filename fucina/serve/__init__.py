@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ServerNotEnabled
 from .jobs import Done, Event, Failed, GenerateRequest, Job, TextDelta, TokenLogprob
 from .observer import Observer
+from .vectors import VectorRequest
 from .worker import Worker
 
 if TYPE_CHECKING:
     from .app import App
     from .gate import Rules
     from .listening import Server
+    from .models import Models, Offer
 
-_HTTP = {"App": ".app", "Rules": ".gate", "Server": ".listening"}
+_HTTP = {"App": ".app", "Models": ".models", "Offer": ".models", "Rules": ".gate", "Server": ".listening"}
 PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 INSTALL = 'pip install "fucina[serve]"'
 
@@ -31,11 +33,14 @@ __all__ = [
     "Failed",
     "GenerateRequest",
     "Job",
+    "Models",
     "Observer",
+    "Offer",
     "Rules",
     "Server",
     "TextDelta",
     "TokenLogprob",
+    "VectorRequest",
     "Worker",
     "check_packages",
 ]

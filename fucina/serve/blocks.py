@@ -5,69 +5,71 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .. import checks
-from .fields import Fields, bad
+from .fields import bad
 from .problems import Problem
+from .schema import Choice, Flag, Items, Object, OneOf, Table, Text
 from .service import Service
 
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 
 
-def read_system(system: Any) -> list[dict[str, Any]]:
+_IGNORED = ("cache_control", "citations", "parsed_output", "caller", "toolset_name")
+TEXT = Table({"type": Choice(("text",)), "text": Text()}, ("type", "text"), _IGNORED)
+TEXTS = OneOf((Text(), Items(TEXT)))
+THINKING = Table({"type": Choice(("thinking",)), "thinking": Text()}, ("type",), open=True)
+REDACTED = Table({"type": Choice(("redacted_thinking",))}, ("type",), open=True)
+TOOL_USE = Table(
+    {"type": Choice(("tool_use",)), "id": Text(), "name": Text(), "input": Object()}, ("type", "id", "name"), _IGNORED
+)
+TOOL_RESULT = Table(
+    {"type": Choice(("tool_result",)), "tool_use_id": Text(), "content": TEXTS, "is_error": Flag()},
+    ("type", "tool_use_id"),
+    _IGNORED,
+)
+
+
+def _turn(role: str, *blocks: Table) -> Table:
+    content = OneOf((Text(), Items(OneOf(blocks))))
+    return Table({"role": Choice((role,)), "content": content}, ("role", "content"))
+
+
+TURN = OneOf(
+    (
+        _turn("user", TEXT, TOOL_RESULT),
+        _turn("assistant", TEXT, TOOL_USE, THINKING, REDACTED),
+        Table({"role": Choice(("system",)), "content": TEXTS}, ("role", "content")),
+    ),
+    by="role",
+)
+TURNS = Items(TURN, least=1)
+
+
+def read_system(system: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     """The system message, from text or text blocks; nothing if there is none."""
-    return [] if system is None else [{"role": "system", "content": read_text(system, "system")}]
+    return [] if system is None else [{"role": "system", "content": text_of(system)}]
 
 
-def read_text(content: Any, where: str) -> str:
-    """Text, or blocks of text."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise bad(where, f"{where} must be a string or an array of blocks")
-    return "".join(_text(_block(item, f"{where}[{i}]"), f"{where}[{i}]") for i, item in enumerate(content))
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    """The text of a content: text, or blocks of text."""
+    return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 
-def _block(item: Any, where: str) -> Fields:
-    fields = Fields(item, f"{where}.")
-    fields.need("type")
-    fields.ignore(("cache_control", "citations", "parsed_output", "caller", "toolset_name"))
-    return fields
-
-
-def _text(fields: Fields, where: str) -> str:
-    kind = fields.take("type")
-    if kind != "text":
-        raise bad(f"{where}.type", f"{where} has type {checks.shown(kind)}; only text is supported here")
-    fields.need("text")
-    text = fields.text("text") or ""
-    fields.end()
-    return text
-
-
-def read_turns(found: Any, service: Service) -> list[dict[str, Any]]:
+def read_turns(found: list[dict[str, Any]], service: Service) -> list[dict[str, Any]]:
     """Read messages; the first must be the user's, and a system message among them becomes a reminder of the user's.
 
     Raises
     ------
-    Problem : they are malformed, or hold images, or calls for a model that has no form for them.
+    Problem : the first is not the user's; or there are calls, and the model has no form for them.
     """
-    if not isinstance(found, list) or not found:
-        raise bad("messages", "messages must be an array with at least one message")
+    if (first := found[0]["role"]) != "user":
+        raise bad("messages", f"the first message must be the user's, got the {first}'s")
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(found):
-        fields = Fields(item, f"messages[{i}].")
-        fields.need("role")
-        role = fields.choice("role", ("user", "assistant", "system"))
-        content, where = fields.need("content"), f"messages[{i}].content"
-        fields.end()
-        if i == 0 and role != "user":
-            raise bad("messages", f"the first message must be the user's, got the {role}'s")
+        role, content, where = item["role"], item["content"], f"messages[{i}].content"
         if role == "system":
-            messages.append({"role": "user", "content": REMINDER.format(read_text(content, where))})
+            messages.append({"role": "user", "content": REMINDER.format(text_of(content))})
         elif isinstance(content, str):
             messages.append({"role": role, "content": content})
-        elif not isinstance(content, list):
-            raise bad(where, f"{where} must be a string or an array of blocks")
         elif role == "assistant":
             messages.append(_assistant(content, where, service))
         else:
@@ -75,27 +77,19 @@ def read_turns(found: Any, service: Service) -> list[dict[str, Any]]:
     return messages
 
 
-def _assistant(content: list[Any], where: str, service: Service) -> dict[str, Any]:
+def _assistant(content: list[dict[str, Any]], where: str, service: Service) -> dict[str, Any]:
     """An assistant's message: text, reasoning and calls."""
     texts, reasoning, calls = [], [], []
-    for i, item in enumerate(content):
-        place = f"{where}[{i}]"
-        block = _block(item, place)
-        kind = block.take("type")
-        if kind == "tool_use":
-            need_tools(service, place)
-            block.need("name")
-            given = block.take("input", {})
-            if not isinstance(given, dict):
-                raise bad(f"{place}.input", f"{place}.input must be an object")
-            function = {"name": block.text("name"), "arguments": json.dumps(given, ensure_ascii=False)}
-            calls.append({"id": block.text("id"), "type": "function", "function": function})
-            block.need("id")
-            block.end()
-        elif kind == "thinking":
-            reasoning.append(block.text("thinking") or "")
-        elif kind != "redacted_thinking":
-            texts.append(_text(block, place))
+    for i, block in enumerate(content):
+        if block["type"] == "tool_use":
+            need_tools(service, f"{where}[{i}]")
+            arguments = json.dumps(block.get("input", {}), ensure_ascii=False)
+            function = {"name": block["name"], "arguments": arguments}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+        elif block["type"] == "thinking":
+            reasoning.append(block.get("thinking", ""))
+        elif block["type"] == "text":
+            texts.append(block["text"])
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if reasoning:
         message["reasoning_content"] = "".join(reasoning)
@@ -104,26 +98,21 @@ def _assistant(content: list[Any], where: str, service: Service) -> dict[str, An
     return message
 
 
-def _user(content: list[Any], where: str, service: Service) -> list[dict[str, Any]]:
+def _user(content: list[dict[str, Any]], where: str, service: Service) -> list[dict[str, Any]]:
     """A user's message: text, and results of calls, each a message of its own."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
-    for i, item in enumerate(content):
-        place = f"{where}[{i}]"
-        block = _block(item, place)
-        if block.take("type") != "tool_result":
-            texts.append(_text(block, place))
+    for i, block in enumerate(content):
+        if block["type"] == "text":
+            texts.append(block["text"])
             continue
-        need_tools(service, place)
+        need_tools(service, f"{where}[{i}]")
         if texts:
             messages.append({"role": "user", "content": "".join(texts)})
             texts = []
-        block.need("tool_use_id")
-        result = read_text(block.take("content", ""), f"{place}.content")
-        failed = block.flag("is_error")
-        call = block.text("tool_use_id")
-        block.end()
-        messages.append({"role": "tool", "tool_call_id": call, "content": f"Error: {result}" if failed else result})
+        result = text_of(block.get("content", ""))
+        told = f"Error: {result}" if block.get("is_error") else result
+        messages.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": told})
     if texts or not messages:
         messages.append({"role": "user", "content": "".join(texts)})
     return messages

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..chat.messages import check_conversation
+from . import schema
 from .dialect import DONE, Dialect, frame
 from .fields import Fields, bad
 from .jobs import TokenLogprob
-from .messages_in import read_messages
-from .options import MAX_TOP_LOGPROBS, read_choosing, read_grammar
+from .messages_in import MESSAGES, read_messages
+from .options import CHOICES, CHOOSING, GRAMMAR, MAX_TOP_LOGPROBS, STREAM, read_choosing, read_grammar
 from .parts import Ask, Choice, End, Part, Scan, Tokens
 from .problems import Problem, openai_shape
 from .scanners import Call, Reasoning, Text
 from .service import Service
-from .tools import forced, read_choice, read_tools
+from .tools import TOOLS, forced, read_choice, read_tools
 
 REFUSED = ("functions", "function_call", "audio", "prediction", "web_search_options", "modalities")
 IGNORED = (  # they change nothing of a reply
@@ -24,6 +25,27 @@ IGNORED = (  # they change nothing of a reply
 )  # fmt: skip
 DEFAULT_TOKENS = 1024
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "default")
+
+
+BODY = schema.Table(
+    {
+        "model": schema.Text(),
+        "messages": MESSAGES,
+        **TOOLS,
+        **GRAMMAR,
+        "reasoning_effort": schema.Choice(EFFORTS),
+        "max_tokens": schema.Integer(1),
+        "max_completion_tokens": schema.Integer(1),
+        "logprobs": schema.Flag(),
+        "top_logprobs": schema.Integer(0, MAX_TOP_LOGPROBS),
+        **STREAM,
+        **CHOOSING,
+        **CHOICES,
+    },
+    ("messages",),
+    IGNORED,
+    REFUSED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +71,26 @@ class ChatCompletions(Dialect[ChatAsk]):
     """POST /v1/chat/completions."""
 
     paths = ("/v1/chat/completions", "/chat/completions")
+    table = BODY
 
     def parse(self, body: dict[str, Any], tenant: str) -> ChatAsk:
-        service, fields = self.service, Fields(body)
-        service.check_model(fields.text("model"))
-        fields.refuse(REFUSED)
-        fields.ignore(IGNORED)
-        messages = read_messages(fields.need("messages"), service)
+        service, fields = self.service, Fields.read(body, BODY)
+        messages = read_messages(fields.items("messages"), service)
         tools = read_tools(fields, service)
         choice = read_choice(fields, tools)
         grammar = read_grammar(fields)
         must_call = forced(choice, tools)
         if grammar is not None and must_call is not None:
             raise bad("tool_choice", "a call that must be made and a response format exclude each other")
-        effort = fields.choice("reasoning_effort", EFFORTS)
-        limit = fields.integer("max_tokens", 1)
-        limit = fields.integer("max_completion_tokens", 1) or limit or DEFAULT_TOKENS
+        effort = fields.text("reasoning_effort")
+        limit = fields.integer("max_completion_tokens") or fields.integer("max_tokens") or DEFAULT_TOKENS
         logprobs = fields.flag("logprobs")
-        top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+        top = fields.integer("top_logprobs")
         if top is not None and not logprobs:
             raise bad("top_logprobs", "top_logprobs needs logprobs: true")
         stream = fields.flag("stream")
         usage = read_usage(fields, stream)
         choosing = read_choosing(fields, service, limit)
-        fields.end()
         constrained = grammar is not None or must_call is not None
         given = [] if choice == "none" else tools
         ids = service.chat_ids(
@@ -203,10 +221,7 @@ def read_usage(fields: Fields, stream: bool) -> bool:
         return False
     if not stream:
         raise bad("stream_options", "stream_options needs stream: true")
-    usage = options.flag("include_usage")
-    options.ignore(("include_obfuscation",))
-    options.end()
-    return usage
+    return options.flag("include_usage")
 
 
 def usage_of(ends: Sequence[End], prompts: int = 1) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from .. import checks
 from ..errors import ContextFull, EmptyInput, TokenOutOfRange
+from . import schema
 from .chat import read_usage, usage_of
 from .dialect import DONE, Dialect, frame
 from .fields import Fields, bad
 from .jobs import TokenLogprob
-from .options import MAX_CHOICES, read_choosing, read_grammar
+from .options import CHOICES, CHOOSING, GRAMMAR, MAX_CHOICES, STREAM, read_choosing, read_grammar
 from .parts import Ask, Choice, End, Part, Tokens
 from .problems import Problem, openai_shape
 from .scanners import Text
@@ -20,6 +21,27 @@ from .scanners import Text
 IGNORED = ("user", "metadata", "store", "service_tier")
 DEFAULT_TOKENS = 16
 MAX_LOGPROBS = 20
+
+
+BODY = schema.Table(
+    {
+        "model": schema.Text(),
+        "prompt": schema.OneOf(
+            (schema.Text(), schema.Ids(), schema.Items(schema.OneOf((schema.Text(), schema.Ids())), most=MAX_CHOICES))
+        ),
+        "max_tokens": schema.Integer(1),
+        "logprobs": schema.Integer(0, MAX_LOGPROBS),
+        "best_of": schema.Integer(1),
+        "echo": schema.Only(False),
+        "suffix": schema.Only(""),
+        **STREAM,
+        **GRAMMAR,
+        **CHOOSING,
+        **CHOICES,
+    },
+    ("prompt",),
+    IGNORED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +58,19 @@ class Completions(Dialect[CompletionAsk]):
     """POST /v1/completions."""
 
     paths = ("/v1/completions", "/completions")
+    table = BODY
 
     def parse(self, body: dict[str, Any], tenant: str) -> CompletionAsk:
-        service, fields = self.service, Fields(body)
-        service.check_model(fields.text("model"))
-        if fields.take("echo") not in (None, False) or fields.take("suffix") not in (None, ""):
-            raise Problem(400, "echo and suffix are not supported", param="echo", code="unsupported_parameter")
-        fields.ignore(IGNORED)
-        prompts = self._prompts(fields.need("prompt"))
-        top = fields.integer("logprobs", 0, MAX_LOGPROBS)
+        service, fields = self.service, Fields.read(body, BODY)
+        prompts = self._prompts(fields.take("prompt"))
+        top = fields.integer("logprobs")
         stream = fields.flag("stream")
         usage = read_usage(fields, stream)
         grammar = read_grammar(fields)
-        choosing = read_choosing(fields, service, fields.integer("max_tokens", 1) or DEFAULT_TOKENS)
-        best_of = fields.integer("best_of", 1)
+        choosing = read_choosing(fields, service, fields.integer("max_tokens") or DEFAULT_TOKENS)
+        best_of = fields.integer("best_of")
         if best_of is not None and best_of != choosing.n:
             raise Problem(400, "best_of other than n is not supported", param="best_of", code="unsupported_parameter")
-        fields.end()
         if choosing.n * len(prompts) > MAX_CHOICES:
             raise bad(
                 "prompt", f"{len(prompts)} prompts with n {choosing.n}: at most {MAX_CHOICES} choices are possible"
@@ -70,8 +88,6 @@ class Completions(Dialect[CompletionAsk]):
         """The prompts as token ids: a text, an array of ids, or an array of either."""
         several = isinstance(given, list) and bool(given) and isinstance(given[0], (str, list))
         prompts = given if several else [given]
-        if len(prompts) > MAX_CHOICES:
-            raise bad("prompt", f"{len(prompts)} prompts were given, at most {MAX_CHOICES} are possible")
         try:
             return [self._prompt(prompt) for prompt in prompts]
         except (ContextFull, EmptyInput, TokenOutOfRange) as error:
@@ -81,8 +97,6 @@ class Completions(Dialect[CompletionAsk]):
     def _prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
             return self.service.text_ids(prompt)
-        if not isinstance(prompt, list):
-            raise bad("prompt", "prompt must be a string, an array of token ids, or an array of these")
         return self.service.checked(checks.token_ids("prompt", prompt, self.service.model.n_tokens))
 
     def whole(self, ask: CompletionAsk, choices: Sequence[Choice]) -> dict[str, Any]:

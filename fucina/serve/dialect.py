@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from .options import plain_json
 from .parts import Ask, Choice, Part
 from .problems import Problem, openai_shape
+from .schema import Table
 from .service import Service
 
 A = TypeVar("A", bound=Ask)
@@ -22,9 +23,11 @@ class Dialect(ABC, Generic[A]):
     Attributes
     ----------
     paths : where it is asked.
+    table : what its bodies may be.
     """
 
     paths: ClassVar[tuple[str, ...]]
+    table: ClassVar[Table]
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -54,7 +57,8 @@ class Dialect(ABC, Generic[A]):
     def failed(self, ask: A, problem: Problem) -> str:
         """The last frames of a stream that an error has ended."""
 
-    def error(self, problem: Problem) -> dict[str, Any]:
+    @classmethod
+    def error(cls, problem: Problem) -> dict[str, Any]:
         """The JSON of a request that is not answered."""
         return openai_shape(problem)
 

@@ -1,24 +1,17 @@
-"""Reads the fields of a request's JSON; whatever is wrong becomes a `Problem` that names the field."""
+"""Bodies: the JSON of a request, and its fields once a `Table` has read them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
-from .. import checks
-from ..errors import InvalidOption
 from .problems import Problem
+from .schema import Table, kind_of
 
 
 def bad(param: str, message: str) -> Problem:
-    """The problem of a field with a wrong value."""
+    """The problem of fields that do not fit together, or not this model."""
     return Problem(400, message, param=param, code="invalid_value")
-
-
-def unsupported(param: str, why: str = "is not supported by this server") -> Problem:
-    """The problem of a field that cannot be honoured."""
-    return Problem(400, f"{param} {why}", param=param, code="unsupported_parameter")
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
@@ -40,7 +33,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise Problem(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise Problem(400, f"the body must be a JSON object, got {_kind(body)}")
+        raise Problem(400, f"the body must be a JSON object, got {kind_of(body)}")
     return body
 
 
@@ -55,112 +48,51 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
 class Fields:
-    """The fields of one object; null is the same as absent.
+    """The fields of an object that a `Table` has read: each is None if it is absent.
 
     Parameters
     ----------
-    body : the object.
+    values : what `Table.read` returned.
     where : put in front of names, such as "stream_options.".
     """
 
-    def __init__(self, body: Any, where: str = "") -> None:
-        if not isinstance(body, dict):
-            raise bad(where.rstrip("."), f"{where.rstrip('.')} must be an object, got {_kind(body)}")
-        self._body = {name: value for name, value in body.items() if value is not None}
-        self._known: set[str] = set()
-        self.where = where
+    def __init__(self, values: dict[str, Any], where: str = "") -> None:
+        self._values, self.where = values, where
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._body
+    @classmethod
+    def read(cls, body: Any, table: Table) -> Self:
+        """The fields of a body.  Raises Mismatch."""
+        return cls(table.read(body))
 
     def take(self, name: str, default: Any = None) -> Any:
-        """A field as it is."""
-        self._known.add(name)
-        return self._body.get(name, default)
+        """A field of any kind."""
+        return self._values.get(name, default)
 
-    def need(self, name: str) -> Any:
-        """A field that must be there."""
-        if name not in self._body:
-            raise Problem(
-                400, f"{self.where}{name} is required", param=self.where + name, code="missing_required_parameter"
-            )
-        return self.take(name)
+    def number(self, name: str) -> float | None:
+        """A number."""
+        value: float | None = self._values.get(name)
+        return value
 
-    def number(self, name: str, low: float, high: float) -> float | None:
-        """A number in [low, high]."""
-        value = self.take(name)
-        if value is None:
-            return None
-        try:
-            return checks.real(self.where + name, value, low, high)
-        except InvalidOption as error:
-            raise bad(self.where + name, str(error)) from None
-
-    def integer(self, name: str, low: int, high: int | None = None) -> int | None:
-        """An integer in [low, high]; 3.0 is one."""
-        value = self.take(name)
-        if value is None:
-            return None
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        try:
-            return checks.integer(self.where + name, value, low, high)
-        except InvalidOption as error:
-            raise bad(self.where + name, str(error)) from None
+    def integer(self, name: str) -> int | None:
+        """An integer."""
+        value: int | None = self._values.get(name)
+        return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
-        value = self.take(name, default)
-        if not isinstance(value, bool):
-            raise bad(self.where + name, f"{self.where}{name} must be true or false, got {_kind(value)}")
-        return value
+        return bool(self._values.get(name, default))
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         """A string."""
-        value = self.take(name, default)
-        if value is not None and not isinstance(value, str):
-            raise bad(self.where + name, f"{self.where}{name} must be a string, got {_kind(value)}")
+        value: str | None = self._values.get(name)
         return value
 
-    def choice(self, name: str, among: Collection[str], default: str | None = None) -> str | None:
-        """One of some strings."""
-        value = self.text(name, default)
-        if value is not None and value not in among:
-            raise bad(
-                self.where + name, f"{self.where}{name} must be one of {', '.join(among)}, got {checks.shown(value)}"
-            )
-        return value
-
-    def items(self, name: str) -> list[Any] | None:
-        """An array."""
-        value = self.take(name)
-        if value is not None and not isinstance(value, list):
-            raise bad(self.where + name, f"{self.where}{name} must be an array, got {_kind(value)}")
-        return value
+    def items(self, name: str) -> list[Any]:
+        """An array, empty if it is absent."""
+        return list(self._values.get(name, ()))
 
     def inner(self, name: str) -> Fields | None:
         """An object."""
-        value = self.take(name)
+        value = self._values.get(name)
         return None if value is None else Fields(value, f"{self.where}{name}.")
-
-    def refuse(self, names: Iterable[str]) -> None:
-        """Refuse fields that are part of the API but cannot be honoured."""
-        for name in names:
-            if name in self._body:
-                raise unsupported(self.where + name)
-
-    def ignore(self, names: Iterable[str]) -> None:
-        """Accept fields that change nothing of a reply."""
-        self._known.update(names)
-
-    def end(self) -> None:
-        """Refuse what was not asked for: a misspelt field should not be ignored in silence."""
-        for name in self._body:
-            if name not in self._known:
-                raise unsupported(self.where + name[:100], "is not a field that this server knows")

@@ -39,6 +39,18 @@ class HungUp(Exception):
     """The client has closed its connection; nobody is left to be told anything."""
 
 
+def check_framing(request: Request) -> None:
+    """Refuse a request that says twice how long it is: a proxy may have believed the other length, and what it took for
+    the body would be read as a request of somebody else's.
+
+    Raises
+    ------
+    Problem
+    """
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        raise Problem(400, "a request has either content-length or transfer-encoding, not both", closes=True)
+
+
 async def read_body(request: Request) -> dict[str, Any]:
     """The JSON object that a request brings.
 

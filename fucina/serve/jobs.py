@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..sampling import Grammar, SamplerOptions
 
@@ -29,7 +29,10 @@ class GenerateRequest:
         nothing.
     tenant : whose request it is: rows are shared, and turns are taken, by tenant.
     priority : among the requests of its tenant that wait, a higher one comes first.
+    can_be_set_aside : whether it can make room for others once it has begun.
     """
+
+    can_be_set_aside: ClassVar[bool] = True
 
     ids: Sequence[int]
     max_tokens: int
@@ -42,6 +45,14 @@ class GenerateRequest:
     top_logprobs: int | None = None
     tenant: str = ""
     priority: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Positions that it needs at most."""
+        return len(self.ids) + self.max_tokens
+
+    def __str__(self) -> str:
+        return f"a prompt of {len(self.ids)} tokens with a reply of up to {self.max_tokens}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
             self._listening(self.address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.worker.refuse()
+        self._app.refuse()
         self._ending = asyncio.create_task(asyncio.to_thread(self._app.close))
         await super().shutdown(sockets)
 

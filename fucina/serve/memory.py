@@ -60,8 +60,8 @@ class Memory:
                 )
 
     def capacity(self, job: Job) -> int:
-        """Positions that a reply may need."""
-        return min(self._context, len(job.request.ids) + job.request.max_tokens)
+        """Positions that a request may need."""
+        return min(self._context, job.request.capacity)
 
     def check(self, job: Job) -> None:
         """Refuse what does not fit with the whole budget to itself.
@@ -72,8 +72,7 @@ class Memory:
         """
         if self.capacity(job) > self.longest:
             raise RequestTooLarge(
-                f"a prompt of {len(job.request.ids)} tokens with a reply of up to {job.request.max_tokens} does not fit "
-                f"in the memory of this server, which is enough for {self.longest} tokens"
+                f"{job.request} does not fit in the memory of this server, which is enough for {self.longest} tokens"
             )
 
     def fits(self, job: Job, tokens: int, running: Sequence[Running]) -> bool:
@@ -90,6 +89,8 @@ class Memory:
 
     def _bytes(self, job: Job, rows: int) -> int:
         most = self.capacity(job)
+        if not job.request.can_be_set_aside:  # it has all its memory from the beginning, so that it never has to wait
+            rows = most
         return bytes_held(self._layout, self._dtype, most, min(rows, most))
 
     def short(self, running: Sequence[Running]) -> bool:
@@ -108,7 +109,8 @@ def to_set_aside(running: Sequence[Running]) -> Running:
 
     The oldest of equal priority always goes on, so that the line gets shorter.
     """
-    others = [r for r in running if r.job.set_aside < TURNS] or list(running)
+    able = [r for r in running if r.job.request.can_be_set_aside]  # one at least: the others never need more
+    others = [r for r in able if r.job.set_aside < TURNS] or able
     newest = max(others, key=lambda r: r.job.arrival)
     same = [r for r in others if r.job.request.tenant == newest.job.request.tenant]
     return min(same, key=lambda r: (r.job.request.priority, -r.job.arrival))

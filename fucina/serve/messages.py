@@ -3,27 +3,82 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..chat.messages import check_conversation
-from ..sampling import Grammar, SamplerOptions
+from ..sampling import Grammar
 from ..sampling.rng import MASK
-from .blocks import read_system, read_turns
+from . import schema
+from .blocks import TEXTS, TURNS, read_system, read_turns
 from .dialect import Dialect, frame
 from .fields import Fields, bad
-from .options import Choosing, read_stops, schema_grammar
+from .options import SAMPLED, Choosing, read_stops, sampler_options, schema_grammar
 from .parts import Ask, Choice, End, Part, Scan
 from .problems import Problem, anthropic_shape
 from .scanners import Call, Reasoning, Text
 from .service import Service
-from .tools import Tool, checked_tools, forced, read_tool
+from .tools import MAX_TOOLS, NAME, Tool, checked_tools, forced, read_tool
 
 IGNORED = ("metadata", "cache_control", "service_tier", "container", "context_management", "inference_geo")
 REFUSED = ("mcp_servers",)
 MAX_SEQUENCES = 1000  # each is looked for at every token, on the thread that all replies share
+
+
+TOOL = schema.Table(
+    {
+        "type": schema.Choice(("custom",)),
+        "name": NAME,
+        "description": schema.Text(),
+        "strict": schema.Flag(),
+        "input_schema": schema.Object(),
+    },
+    ("name", "input_schema"),
+    ("cache_control", "eager_input_streaming", "input_examples"),
+)
+TOOL_CHOICE = schema.Table(
+    {
+        "type": schema.Choice(("auto", "none", "any", "tool")),
+        "disable_parallel_tool_use": schema.Flag(),
+        "name": schema.Text(),
+    },
+    ("type",),
+)
+THINKING = schema.Table(
+    {"type": schema.Choice(("enabled", "adaptive", "disabled")), "budget_tokens": schema.Integer(0)},
+    ("type",),
+    ("display",),
+)
+OUTPUT_FORMAT = schema.Table(
+    {"type": schema.Choice(("json_schema",)), "schema": schema.JsonSchema()}, ("type", "schema")
+)
+PROMPT: dict[str, schema.Kind] = {
+    "model": schema.Text(),
+    "system": TEXTS,
+    "messages": TURNS,
+    "tools": schema.Items(TOOL, most=MAX_TOOLS),
+    "tool_choice": TOOL_CHOICE,
+    "thinking": THINKING,
+    "output_config": schema.Table({"format": OUTPUT_FORMAT}, ignored=("effort",)),
+}
+SEQUENCES = schema.Items(schema.Text(1), most=MAX_SEQUENCES)
+BODY = schema.Table(
+    {
+        **PROMPT,
+        "max_tokens": schema.Integer(1),
+        "temperature": schema.Number(0, 1),
+        "top_p": schema.Number(0, 1),
+        "top_k": schema.Integer(0, 1 << 31),
+        "seed": schema.Integer(0, MASK),
+        "stop_sequences": schema.OneOf((schema.Text(1), SEQUENCES)),
+        "stream": schema.Flag(),
+    },
+    ("model", "max_tokens", "messages"),
+    IGNORED,
+    REFUSED,
+)
+COUNT = schema.Table(PROMPT, ("model", "messages"), (*IGNORED, *sorted(BODY.fields.keys() - PROMPT.keys())), REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +108,22 @@ class Messages(Dialect[MessagesAsk]):
     """POST /v1/messages."""
 
     paths = ("/v1/messages", "/messages")
+    table = BODY
 
     def parse(self, body: dict[str, Any], tenant: str) -> MessagesAsk:
-        service, fields = self.service, Fields(body)
-        fields.need("model")
-        fields.text("model")  # any: clients have names of their own built in; the reply tells which one it was
-        limit = fields.integer("max_tokens", 1)
-        fields.need("max_tokens")
-        fields.refuse(REFUSED)
-        fields.ignore(IGNORED)
+        service, fields = self.service, Fields.read(body, BODY)
+        limit = fields.integer("max_tokens")
         prompt = read_prompt(fields, service)
         must_call = forced(prompt.choice, prompt.tools)
         grammar = _read_format(fields)
         if grammar is not None and must_call is not None:
             raise bad("tool_choice", "a call that must be made and an output format exclude each other")
-        given = {
-            "temperature": fields.number("temperature", 0, 1),
-            "top_p": fields.number("top_p", 0, 1),
-            "top_k": fields.integer("top_k", 0, 1 << 31),
-            "seed": fields.integer("seed", 0, MASK),
-        }
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        chosen.setdefault("seed", secrets.randbits(32))
-        if chosen.get("temperature") != 0:
-            chosen = {**service.sampling, **chosen}
-        stops = read_stops(fields, "stop_sequences", MAX_SEQUENCES)
+        options = sampler_options({name: fields.take(name) for name in SAMPLED}, service)
+        stops = read_stops(fields, "stop_sequences")
         stream = fields.flag("stream")
-        fields.end()
         constrained = grammar is not None or must_call is not None
         ids = prompt.ids(service, constrained)
-        choosing = Choosing(SamplerOptions(**chosen), 1, limit or 1, stops, None, 0)
+        choosing = Choosing(options, 1, limit or 1, stops, None, 0)
         requests = choosing.requests(service, ids, tenant, grammar=must_call or grammar)
         scan = Scan(service.can_think and not constrained, service.begins_inside(ids), bool(prompt.tools))
         return MessagesAsk(requests, stream, scan, f"msg_{service.new_id()}")
@@ -127,7 +168,8 @@ class Messages(Dialect[MessagesAsk]):
     def failed(self, ask: MessagesAsk, problem: Problem) -> str:
         return frame(anthropic_shape(problem), "error")
 
-    def error(self, problem: Problem) -> dict[str, Any]:
+    @classmethod
+    def error(cls, problem: Problem) -> dict[str, Any]:
         return anthropic_shape(problem)
 
     def _message(self, ask: MessagesAsk, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -181,20 +223,16 @@ def _event(kind: str, **more: Any) -> str:
 
 def count_tokens(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     """POST /v1/messages/count_tokens: the length of a prompt in tokens."""
-    fields = Fields(body)
-    fields.need("model")
-    fields.text("model")
-    fields.ignore((*IGNORED, "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "seed"))
+    fields = Fields.read(body, COUNT)
     prompt = read_prompt(fields, service)
     constrained = _read_format(fields) is not None or forced(prompt.choice, prompt.tools) is not None
-    fields.end()
     return {"input_tokens": len(prompt.ids(service, constrained))}
 
 
 def read_prompt(fields: Fields, service: Service) -> Prompt:
     """Read what makes a prompt: messages, system, tools, tool_choice, thinking."""
     system = read_system(fields.take("system"))
-    messages = [*system, *read_turns(fields.need("messages"), service)]
+    messages = [*system, *read_turns(fields.items("messages"), service)]
     tools = _read_tools(fields, service)
     choice = _read_choice(fields, tools)
     return Prompt(messages, [] if choice == "none" else tools, choice, _read_thinking(fields))
@@ -202,16 +240,7 @@ def read_prompt(fields: Fields, service: Service) -> Prompt:
 
 def _read_tools(fields: Fields, service: Service) -> list[Tool]:
     """Read tools; a model that has no form for them is not told of any."""
-    tools = []
-    for i, item in enumerate(fields.items("tools") or []):
-        one = Fields(item, f"tools[{i}].")
-        one.choice("type", ("custom",))
-        one.ignore(("cache_control", "eager_input_streaming", "input_examples"))
-        if not isinstance(schema := one.need("input_schema"), dict):
-            raise bad(f"tools[{i}].input_schema", f"tools[{i}].input_schema must be a JSON schema, an object")
-        named = {name: one.take(name) for name in ("name", "description", "strict")}
-        one.end()
-        tools.append(read_tool(Fields({**named, "parameters": schema}, f"tools[{i}].")))
+    tools = [read_tool(Fields({**item, "parameters": item["input_schema"]})) for item in fields.items("tools")]
     return checked_tools(tools, service) if service.hermes else []
 
 
@@ -219,10 +248,7 @@ def _read_choice(fields: Fields, tools: Sequence[Tool]) -> str | Tool:
     inner = fields.inner("tool_choice")
     if inner is None:
         return "auto" if tools else "none"
-    kind = inner.choice("type", ("auto", "none", "any", "tool"))
-    inner.flag("disable_parallel_tool_use")
-    name = inner.text("name")
-    inner.end()
+    kind, name = inner.text("type"), inner.text("name")
     if kind == "tool":
         found = next((tool for tool in tools if tool.name == name), None)
         if found is None:
@@ -230,39 +256,19 @@ def _read_choice(fields: Fields, tools: Sequence[Tool]) -> str | Tool:
         return found
     if kind == "any" and not tools:
         raise bad("tool_choice", "tool_choice is any, and there are no tools that this model can be given")
-    if kind is None:
-        raise bad("tool_choice", "tool_choice.type is required")
-    return "required" if kind == "any" else kind
+    return "required" if kind == "any" else str(kind)
 
 
 def _read_thinking(fields: Fields) -> bool:
     inner = fields.inner("thinking")
-    if inner is None:
-        return False
-    kind = inner.choice("type", ("enabled", "adaptive", "disabled"))
-    inner.integer("budget_tokens", 0)
-    inner.ignore(("display",))
-    inner.end()
-    if kind is None:
-        raise bad("thinking", "thinking.type is required")
-    return kind != "disabled"
+    return inner is not None and inner.text("type") != "disabled"
 
 
 def _read_format(fields: Fields) -> Grammar | None:
     """The grammar of output_config.format, or None."""
     config = fields.inner("output_config")
-    if config is None:
-        return None
-    config.ignore(("effort",))
-    form = config.inner("format")
-    config.end()
-    if form is None:
-        return None
-    form.need("type")
-    form.choice("type", ("json_schema",))
-    schema = form.need("schema")
-    form.end()
-    return schema_grammar(schema)
+    form = None if config is None else config.inner("format")
+    return None if form is None else schema_grammar(form.take("schema"))
 
 
 # --- pieces of JSON -----------------------------------------------------------------------------------------------------

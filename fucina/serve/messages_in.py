@@ -4,34 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import checks
 from .fields import Fields, bad
 from .problems import Problem
+from .schema import Anything, Choice, Items, OneOf, Table, Text
 from .service import Service
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TEXT_PARTS = ("text", "input_text", "output_text")
+CONTENT = OneOf(
+    (
+        Text(),
+        Items(
+            OneOf(
+                (
+                    Table({"type": Choice(TEXT_PARTS), "text": Text()}, ("type", "text"), open=True),
+                    Table({"type": Choice(("refusal",))}, ("type",), open=True),
+                )
+            )
+        ),
+    )
+)
+MESSAGE = Table(
+    {
+        "role": Choice(ROLES),
+        "content": CONTENT,
+        "name": Text(),
+        "reasoning_content": Text(),
+        "tool_calls": Items(Anything()),  # the conversation is checked as a whole
+        "tool_call_id": Text(),
+    },
+    ("role",),
+    ignored=("refusal", "annotations"),
+    refused=("function_call", "audio"),
+)
+MESSAGES = Items(MESSAGE, least=1)
 
 
-def read_messages(found: Any, service: Service) -> list[dict[str, Any]]:
+def read_messages(found: list[Any], service: Service) -> list[dict[str, Any]]:
     """Read messages.
 
     Raises
     ------
-    Problem : they are malformed; or have tool calls, and the model has no form for those.
+    Problem : they have tool calls, and the model has no form for those; or one has no content.
     """
-    if not isinstance(found, list) or not found:
-        raise bad("messages", "messages must be an array with at least one message")
-    messages = [_read_message(Fields(item, f"messages[{i}]."), service) for i, item in enumerate(found)]
-    return messages
+    return [_read_message(Fields(item, f"messages[{i}]."), service) for i, item in enumerate(found)]
 
 
 def _read_message(fields: Fields, service: Service) -> dict[str, Any]:
-    where = fields.where
-    fields.need("role")
-    role = fields.choice("role", ROLES)
-    fields.refuse(("function_call", "audio"))
-    fields.ignore(("refusal", "annotations"))
+    where, role = fields.where, fields.text("role")
     calls, result = fields.items("tool_calls"), fields.text("tool_call_id")
     if (calls or role == "tool") and not service.hermes:
         raise Problem(
@@ -39,8 +59,10 @@ def _read_message(fields: Fields, service: Service) -> dict[str, Any]:
         )
     if calls and role != "assistant":
         raise bad(where + "tool_calls", f"{where}tool_calls: only an assistant's message has them")
-    content = read_content(fields.take("content", "" if calls else None), where + "content")
-    message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
+    content = fields.take("content", "" if calls else None)
+    if content is None:
+        raise bad(where + "content", f"{where}content must be a string or an array of parts")
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": text_of(content)}
     if calls:
         message["tool_calls"] = calls
     if result is not None:
@@ -48,24 +70,9 @@ def _read_message(fields: Fields, service: Service) -> dict[str, Any]:
     for name in ("name", "reasoning_content"):
         if (text := fields.text(name)) is not None:
             message[name] = text
-    fields.end()
     return message
 
 
-def read_content(content: Any, where: str) -> str:
-    """The text of a message: a string, or an array of text parts; refusals among them are left out."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise bad(where, f"{where} must be a string or an array of parts")
-    texts = []
-    for i, item in enumerate(content):
-        part = Fields(item, f"{where}[{i}].")
-        kind = part.need("type")
-        if kind == "refusal":
-            continue
-        if kind not in TEXT_PARTS:
-            raise bad(f"{where}[{i}].type", f"{where}[{i}] has type {checks.shown(kind)}; only text is supported")
-        part.need("text")
-        texts.append(part.text("text") or "")
-    return "".join(texts)
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    """The text of a content: a string, or an array of text parts; refusals among them are left out."""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

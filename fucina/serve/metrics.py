@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 
 from ..engine import PassStats
 from ..speculative.factory import stats_of
@@ -14,14 +15,14 @@ from .running import Running
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from ..cache.pool import SlotPool
+    from ..cache.pool import PoolStats, SlotPool
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics(Observer):
-    """Counts of one server, in a registry of its own."""
+    """Counts of one model, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -69,7 +70,7 @@ class Metrics(Observer):
         if running is None:
             return
         stream = running.stream
-        self.prompt_tokens.inc(stream.prompt_end)
+        self.prompt_tokens.inc(end.prompt_tokens if isinstance(end, Done) else stream.prompt_end)
         self.cached_tokens.inc(stream.reused)
         self.completion_tokens.inc(stream.committed)
         self.queue_time.observe(max(running.joined - job.asked, 0.0))
@@ -79,18 +80,47 @@ class Metrics(Observer):
             self.drafted.inc(stats.drafted)
             self.accepted.inc(stats.accepted)
 
-    def text(self, worker: Worker, pool: SlotPool) -> bytes:
-        """All counts as Prometheus reads them."""
-        stats = pool.stats()
+    def look(self, worker: Worker | None, pool: SlotPool | None) -> None:
+        """Read what changes by itself; a model that is not loaded has nothing waiting, running or stored."""
+        stats = None if pool is None else pool.stats()
+        if stats is not None:
+            self._count(stats)
+        self.waiting.set(0 if worker is None else worker.waiting)
+        self.running.set(0 if worker is None else worker.busy)
+        self.stream_bytes.set(0 if worker is None else worker.stream_bytes)
+        self.writing.set(0 if stats is None else stats.writing)
+        self.pool_bytes.set(0 if stats is None else stats.bytes)
+        self.pool_texts.set(0 if stats is None else stats.entries)
+
+    def leave(self, pool: SlotPool) -> None:
+        """A pool was closed and is not looked at again: the next one of this model begins its own counts with 0."""
+        self._count(pool.stats())
+        self._told.clear()
+
+    def _count(self, stats: PoolStats) -> None:
+        """Add what a pool has counted since the last time."""
         for total, count in (
             (stats.spills, self.spills), (stats.disk_errors, self.spill_errors), (stats.lost, self.spills_lost)
         ):  # fmt: skip
-            count.inc(total - self._told.get(count, 0))  # the pool counts itself
+            count.inc(total - self._told.get(count, 0))
             self._told[count] = total
-        self.stream_bytes.set(worker.stream_bytes)
-        self.writing.set(stats.writing)
-        self.waiting.set(worker.waiting)
-        self.running.set(worker.busy)
-        self.pool_bytes.set(stats.bytes)
-        self.pool_texts.set(stats.entries)
-        return generate_latest(self.registry)
+
+
+class Labelled:
+    """The counts of several models as one registry: every sample says of which model it is."""
+
+    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """For Prometheus's client."""
+        families: dict[str, Metric] = {}
+        for model, metrics in self._metrics.items():
+            for found in metrics.registry.collect():
+                family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
+                family.samples += [s._replace(labels={"model": model, **s.labels}) for s in found.samples]
+        yield from families.values()
+
+    def text(self) -> bytes:
+        """All counts as Prometheus reads them."""
+        return generate_latest(self)  # type: ignore[arg-type]

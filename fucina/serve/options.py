@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import checks
-from ..errors import InvalidGrammar, InvalidOption
+from ..errors import InvalidGrammar
 from ..sampling import Grammar, SamplerOptions
 from ..sampling.rng import MASK
 from .fields import Fields, bad
 from .jobs import GenerateRequest
 from .problems import Problem
+from .schema import Choice, Flag, Integer, Items, JsonSchema, Kind, Number, OneOf, Pairs, Table, Text
 from .service import Service
 
 MAX_CHOICES = 8
@@ -22,6 +22,35 @@ MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 100
 MAX_BIASES = 1024
+
+
+CHOOSING: dict[str, Kind] = {
+    "temperature": Number(0, 2),
+    "top_p": Number(0, 1),
+    "min_p": Number(0, 1),
+    "top_k": Integer(0, 1 << 31),
+    "repeat_penalty": Number(0.001, 4),  # it divides logits, which must stay finite
+    "frequency_penalty": Number(-2, 2),
+    "presence_penalty": Number(-2, 2),
+    "repeat_last_n": Integer(0, 1 << 31),
+    "seed": Integer(0, MASK),
+    "stop": OneOf((Text(1), Items(Text(1), most=MAX_STOPS))),
+    "logit_bias": Pairs("[0-9]{1,9}", "a token id", Number(-100, 100), MAX_BIASES),
+    "priority": Integer(-MAX_PRIORITY, MAX_PRIORITY),
+}
+CHOICES: dict[str, Kind] = {"n": Integer(1, MAX_CHOICES)}
+STREAM: dict[str, Kind] = {
+    "stream": Flag(),
+    "stream_options": Table({"include_usage": Flag()}, ignored=("include_obfuscation",)),
+}
+FORMAT = Table(
+    {
+        "type": Choice(("text", "json_object", "json_schema")),
+        "json_schema": Table({"schema": JsonSchema()}, ("schema",), ("name", "description", "strict")),
+    },
+    ("type",),
+)
+GRAMMAR: dict[str, Kind] = {"response_format": FORMAT, "regex": Text(), "lark": Text()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +96,46 @@ def read_choosing(fields: Fields, service: Service, max_tokens: int) -> Choosing
     max_tokens : where the body has none.
     """
     given: dict[str, Any] = {
-        "temperature": fields.number("temperature", 0, 2),
-        "top_p": fields.number("top_p", 0, 1),
-        "min_p": fields.number("min_p", 0, 1),
-        "top_k": fields.integer("top_k", 0, 1 << 31),
-        "repeat_penalty": fields.number("repeat_penalty", 0, 4),
-        "frequency_penalty": fields.number("frequency_penalty", -2, 2),
-        "presence_penalty": fields.number("presence_penalty", -2, 2),
-        "repeat_last_n": fields.integer("repeat_last_n", 0, 1 << 31),
-        "seed": fields.integer("seed", 0, MASK),
+        name: fields.take(name)
+        for name in (*SAMPLED, "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n", "min_p")
     }
+    return Choosing(
+        sampler_options(given, service),
+        fields.integer("n") or 1,
+        max_tokens,
+        read_stops(fields),
+        read_biases(fields, service.model.n_tokens),
+        fields.integer("priority") or 0,
+    )
+
+
+SAMPLED = ("temperature", "top_p", "top_k", "seed")
+
+
+def sampler_options(given: Mapping[str, Any], service: Service) -> SamplerOptions:
+    """Options from what is given (None: nothing), over what the model's makers recommend unless it is greedy."""
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen.setdefault("seed", secrets.randbits(32))
     if chosen.get("temperature") != 0:
         chosen = {**service.sampling, **chosen}
-    return Choosing(
-        SamplerOptions(**chosen),
-        fields.integer("n", 1, MAX_CHOICES) or 1,
-        max_tokens,
-        read_stops(fields),
-        read_biases(fields, service.model.n_tokens),
-        fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
-    )
+    return SamplerOptions(**chosen)
 
 
-def read_stops(fields: Fields, name: str = "stop", most: int = MAX_STOPS) -> tuple[str, ...]:
-    """Read stop texts: one, or an array of at most `most`; none of them empty."""
+def read_stops(fields: Fields, name: str = "stop") -> tuple[str, ...]:
+    """Read stop texts: one, or an array."""
     stop = fields.take(name)
-    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
-    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
-        raise bad(name, f"{name} must be a string or an array of strings, none of them empty")
-    if len(stops) > most:
-        raise bad(name, f"{name} has {len(stops)} texts, at most {most} are possible")
-    return tuple(stops)
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def read_biases(fields: Fields, n_tokens: int) -> dict[int, float] | None:
-    """Read logit_bias: an object from token ids to numbers in [-100, 100]."""
+    """Read logit_bias: an object from token ids to numbers."""
     found = fields.take("logit_bias")
-    if not found and isinstance(found, (dict, type(None))):
+    if not found:
         return None
-    if not isinstance(found, dict) or len(found) > MAX_BIASES:
-        raise bad("logit_bias", f"logit_bias must be an object of at most {MAX_BIASES} token ids")
-    biases: dict[int, float] = {}
-    for key, value in found.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_tokens):
-            raise bad("logit_bias", f"logit_bias: {checks.shown(key)} is no token id below {n_tokens}")
-        try:
-            biases[int(key)] = checks.real(f"logit_bias of {key}", value, -100, 100)
-        except InvalidOption as error:
-            raise bad("logit_bias", str(error)) from None
-    return biases
+    for key in found:
+        if int(key) >= n_tokens:
+            raise bad("logit_bias", f"logit_bias: {key} is no token id below {n_tokens}")
+    return {int(key): value for key, value in found.items()}
 
 
 def read_grammar(fields: Fields) -> Grammar | None:
@@ -137,25 +155,16 @@ def read_grammar(fields: Fields) -> Grammar | None:
 
 def format_grammar(form: Fields) -> Grammar | None:
     """The grammar of a response format: text, json_object, or json_schema with its schema one object further in."""
-    kind = form.choice("type", ("text", "json_object", "json_schema"))
-    if kind is None:
-        raise bad("response_format.type", "response_format.type is required")
-    inner = form.inner("json_schema")
-    form.end()
+    kind, inner = form.text("type"), form.inner("json_schema")
     if kind == "json_schema":
         if inner is None:
             raise bad("response_format.json_schema", "response_format.json_schema is required")
-        inner.ignore(("name", "description", "strict"))
-        grammar = schema_grammar(inner.need("schema"))
-        inner.end()
-        return grammar
+        return schema_grammar(inner.take("schema"))
     return schema_grammar({"type": "object"}) if kind == "json_object" else None
 
 
 def schema_grammar(schema: Any) -> Grammar:
     """The grammar of a JSON schema.  Raises Problem."""
-    if not isinstance(schema, (dict, bool)):
-        raise bad("response_format", "a schema must be an object")
     try:
         return Grammar.json_schema(schema)
     except InvalidGrammar as error:

@@ -32,6 +32,7 @@ class Problem(Exception):
     ----------
     status : of HTTP.  message : for people.
     kind, param, code : OpenAI's `type`, `param` and `code`.
+    closes : nothing more is read from the connection.
     """
 
     def __init__(
@@ -41,14 +42,17 @@ class Problem(Exception):
         kind: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
+        self.closes = closes
         self.status, self.message, self.kind, self.param, self.code = status, message, kind, param, code
 
     @property
     def headers(self) -> dict[str, str]:
         """HTTP headers that belong to it."""
-        return {"retry-after": str(BUSY_SECONDS)} if self.status in (429, 503) else {}
+        told = {"retry-after": str(BUSY_SECONDS)} if self.status in (429, 503) else {}
+        return {**told, "connection": "close"} if self.closes else told
 
 
 def problem_of(error: Exception) -> Problem:

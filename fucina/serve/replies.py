@@ -17,6 +17,7 @@ from .memory import Memory, to_set_aside
 from .observer import Observer
 from .running import Running
 from .sharing import leader_of
+from .vectors import Embedding, VectorRequest
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
@@ -99,6 +100,8 @@ class Replies:
             if running is not None:
                 running.resume()
                 del self.aside[job]
+            elif isinstance(job.request, VectorRequest):
+                running = Embedding(job, job.request, self._model)
             elif self._waits_for_rows(job):
                 return
             else:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..chat.messages import check_conversation
+from . import schema
 from .chat import DEFAULT_TOKENS, think_of
 from .dialect import Dialect, frame
-from .fields import Fields, bad, unsupported
+from .fields import Fields, bad
 from .jobs import Done
-from .options import read_choosing
+from .options import CHOOSING, read_choosing
 from .parts import Ask, Choice, End, Part, Scan
 from .problems import Problem, openai_shape
-from .responses_in import read_choice, read_effort, read_include, read_input, read_stream_options, read_text, read_tools
+from .responses_in import FIELDS, read_choice, read_effort, read_input, read_stream_options, read_text, read_tools
 from .scanners import Call, Reasoning, Text
 from .tools import Tool, forced
 
@@ -43,6 +44,23 @@ class Numbered:
         return frame({"type": kind, "sequence_number": number, **more}, kind)
 
 
+BODY = schema.Table(
+    {
+        "model": schema.Text(),
+        **FIELDS,
+        "instructions": schema.Text(),
+        "max_output_tokens": schema.Integer(1),
+        "metadata": schema.Object(),
+        "parallel_tool_calls": schema.Flag(),
+        "truncation": schema.Only("disabled"),
+        **CHOOSING,
+    },
+    ("input",),
+    IGNORED,
+    REFUSED,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ResponsesAsk(Ask):
     """A request of this dialect; it has one choice.
@@ -64,17 +82,13 @@ class Responses(Dialect[ResponsesAsk]):
     """POST /v1/responses."""
 
     paths = ("/v1/responses", "/responses")
+    table = BODY
 
     def parse(self, body: dict[str, Any], tenant: str) -> ResponsesAsk:
-        service, fields = self.service, Fields(body)
-        service.check_model(fields.text("model"))
-        fields.refuse(REFUSED)
-        fields.ignore(IGNORED)
-        if fields.text("truncation", "disabled") != "disabled":
-            raise unsupported("truncation", "can only be disabled: this server leaves nothing out of a conversation")
+        service, fields = self.service, Fields.read(body, BODY)
         instructions = fields.text("instructions")
         system = [] if instructions is None else [{"role": "system", "content": instructions}]
-        messages = [*system, *read_input(fields.need("input"), service)]
+        messages = [*system, *read_input(fields.take("input"), service)]
         tools = read_tools(fields, service)
         choice = read_choice(fields, tools)
         form, grammar = read_text(fields)
@@ -82,13 +96,11 @@ class Responses(Dialect[ResponsesAsk]):
         if grammar is not None and must_call is not None:
             raise bad("tool_choice", "a call that must be made and a text format exclude each other")
         effort = read_effort(fields)
-        read_include(fields)
-        limit = fields.integer("max_output_tokens", 1)
+        limit = fields.integer("max_output_tokens")
         stream = fields.flag("stream")
         read_stream_options(fields, stream)
-        metadata, parallel = fields.inner("metadata"), fields.flag("parallel_tool_calls", True)
+        metadata, parallel = fields.take("metadata", {}), fields.flag("parallel_tool_calls", True)
         choosing = read_choosing(fields, service, limit or DEFAULT_TOKENS)
-        fields.end()
         constrained = grammar is not None or must_call is not None
         given = [] if choice == "none" else tools
         ids = service.chat_ids(
@@ -101,7 +113,7 @@ class Responses(Dialect[ResponsesAsk]):
         said = {
             "instructions": instructions,
             "max_output_tokens": limit,
-            "metadata": {} if metadata is None else body["metadata"],
+            "metadata": metadata,
             "parallel_tool_calls": parallel,
             "reasoning": {"effort": effort, "summary": None},
             "temperature": choosing.options.temperature,
@@ -162,7 +174,8 @@ class Responses(Dialect[ResponsesAsk]):
         told = event("error", code=code, message=problem.message, param=_param(problem))
         return told + event("response.failed", response=failed)
 
-    def error(self, problem: Problem) -> dict[str, Any]:
+    @classmethod
+    def error(cls, problem: Problem) -> dict[str, Any]:
         shape = openai_shape(problem)
         shape["error"]["param"] = _param(problem)
         return shape

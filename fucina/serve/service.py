@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chat.constrained import text_ends
@@ -14,11 +15,16 @@ from ..chat.prompts import choose_template, stop_ids
 from ..errors import ChatTemplateError, ContextFull, EmptyInput
 from ..known_models import entry_of_file
 from ..sampling.recommended import recommended_sampling
-from .problems import Problem
 from .scanners import CLOSE_THINK, OPEN_CALL, OPEN_THINK
 
 if TYPE_CHECKING:
     from ..model import Model
+
+
+def name_of(path: Path) -> str:
+    """What the model of a file is called: its name in `fucina models`, else that of the file."""
+    entry = entry_of_file(path)
+    return path.stem if entry is None else entry.name
 
 
 class Service:
@@ -27,7 +33,7 @@ class Service:
     Parameters
     ----------
     model
-    name : what it is called; default its name in `fucina models`, else that of its file.  All of these are known.
+    name : what it is called; default its name in `fucina models`, else that of its file.
 
     Attributes
     ----------
@@ -39,9 +45,7 @@ class Service:
 
     def __init__(self, model: Model, name: str | None = None) -> None:
         self.model = model
-        entry = entry_of_file(model.path)
-        self.name = name or (model.path.stem if entry is None else entry.name)
-        self.names = {self.name, model.path.stem, model.path.name} | ({entry.name} if entry is not None else set())
+        self.name = name or name_of(model.path)
         self.template = choose_template(model, None)
         self.source = "" if self.template is None else model.chat_template or ""
         self.hermes = OPEN_CALL in self.source and "tools" in self.source
@@ -64,16 +68,6 @@ class Service:
         """Seconds since 1970."""
         return int(time.time())
 
-    def check_model(self, name: str | None) -> None:
-        """Refuse the name of another model.  Raises Problem."""
-        if name is not None and name not in self.names:
-            raise Problem(
-                404,
-                f"the model {name[:100]!r} is not served here; {self.name!r} is",
-                param="model",
-                code="model_not_found",
-            )
-
     def chat_ids(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, think: bool | None = None
     ) -> list[int]:
@@ -87,7 +81,7 @@ class Service:
         ------
         ChatTemplateError, ContextFull
         """
-        self._check_length(str(m.get("content") or "") for m in messages if m.get("role") != "assistant")
+        self.check_length(str(m.get("content") or "") for m in messages if m.get("role") != "assistant")
         if self.template is None:
             raise ChatTemplateError(
                 "this model has no chat template: it was not trained on conversations; use /v1/completions"
@@ -101,7 +95,7 @@ class Service:
 
     def text_ids(self, text: str) -> list[int]:
         """The tokens of a text that is to be continued; control markers in it become their tokens."""
-        self._check_length([text])
+        self.check_length([text])
         return self.checked(self.model.tokenizer.encode_prompt(text, True))
 
     def checked(self, ids: list[int]) -> list[int]:
@@ -116,7 +110,7 @@ class Service:
         """Whether a prompt ends with the opening of a block of reasoning."""
         return self.can_think and self.model.tokenizer.decode(ids[-12:]).rstrip().endswith(OPEN_THINK)
 
-    def _check_length(self, texts: Iterable[str]) -> None:
+    def check_length(self, texts: Iterable[str]) -> None:
         """Refuse at once what cannot fit, however it is cut into tokens: cutting it would take long."""
         size = sum(map(len, texts))
         if size > self._longest * self.model.context:

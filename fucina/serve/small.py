@@ -9,23 +9,29 @@ from .. import __version__, checks
 from ..chat.formats import ChatFormat
 from ..errors import ChatTemplateError
 from .fields import Fields, bad
-from .messages_in import read_messages
+from .messages_in import MESSAGES, read_messages
+from .schema import Flag, Ids, Table, Text
 from .service import Service
-from .tools import read_tools
+from .tools import TOOLS, read_tools
 
 if TYPE_CHECKING:
-    from ..cache.pool import SlotPool
-    from .worker import Worker
+    from .models import Models, Offer
+
+
+TOKENIZE = Table(
+    {"model": Text(), "content": Text(), "add_special": Flag(), "parse_special": Flag(), "with_pieces": Flag()},
+    ("content",),
+)
+DETOKENIZE = Table({"model": Text(), "tokens": Ids()}, ("tokens",))
+APPLY_TEMPLATE = Table({"model": Text(), "messages": MESSAGES, "tools": TOOLS["tools"]}, ("messages",))
 
 
 def tokenize(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     """POST /tokenize: `content`, `add_special` (BOS), `parse_special` (markers become tokens), `with_pieces`."""
-    fields = Fields(body)
-    fields.need("content")
+    fields = Fields.read(body, TOKENIZE)
     text = fields.text("content") or ""
     special, begin = fields.flag("parse_special", True), fields.flag("add_special")
     pieces = fields.flag("with_pieces")
-    fields.end()
     tokenizer = service.model.tokenizer
     ids = tokenizer.encode_prompt(text, special) if begin else tokenizer.encode(text, special)
     return {"tokens": [_piece(service, i) for i in ids] if pieces else ids}
@@ -41,18 +47,16 @@ def _piece(service: Service, token: int) -> dict[str, Any]:
 
 def detokenize(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     """POST /detokenize: `tokens`."""
-    fields = Fields(body)
-    ids = checks.token_ids("tokens", fields.need("tokens"), service.model.n_tokens)
-    fields.end()
+    fields = Fields.read(body, DETOKENIZE)
+    ids = checks.token_ids("tokens", fields.take("tokens"), service.model.n_tokens)
     return {"content": service.model.tokenizer.decode(ids)}
 
 
 def apply_template(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     """POST /apply-template: `messages`, `tools`; the text that the model would be given."""
-    fields = Fields(body)
-    messages = read_messages(fields.need("messages"), service)
+    fields = Fields.read(body, APPLY_TEMPLATE)
+    messages = read_messages(fields.items("messages"), service)
     tools = [tool.described for tool in read_tools(fields, service)]
-    fields.end()
     template = service.template
     if template is None:
         raise ChatTemplateError("this model has no chat template")
@@ -63,24 +67,33 @@ def apply_template(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": template.render(messages, tools=tools or None)}
 
 
-def models(service: Service) -> dict[str, Any]:
-    """GET /v1/models."""
-    model = {"id": service.name, "object": "model", "created": service.created, "owned_by": "fucina"}
-    return {"object": "list", "data": [model]}
+def models(models: Models) -> dict[str, Any]:
+    """GET /v1/models: all, loaded or not."""
+    told = [
+        {"id": o.name, "object": "model", "created": o.created, "owned_by": "fucina", "loaded": o.served is not None}
+        for o in models.offers
+    ]
+    return {"object": "list", "data": told}
 
 
-def health(service: Service, worker: Worker) -> tuple[dict[str, Any], int]:
+def health(models: Models) -> tuple[dict[str, Any], int]:
     """GET /health, and its status: 503 once the server refuses requests."""
-    ok = worker.alive and not worker.closing
-    told = {"status": "ok" if ok else "shutting down", "model": service.name, "queue_depth": worker.waiting}
+    workers = [served.worker for served in models.loaded()]
+    ok = not models.closing and all(worker.alive and not worker.closing for worker in workers)
+    waiting = sum(worker.waiting for worker in workers)
+    told = {"status": "ok" if ok else "shutting down", "model": models.first.name, "queue_depth": waiting}
     return told, 200 if ok else 503
 
 
-def props(service: Service, worker: Worker) -> dict[str, Any]:
-    """GET /props."""
+def props(offer: Offer) -> dict[str, Any]:
+    """GET /props: little of a model that is not loaded."""
+    if offer.served is None:
+        return {"model": offer.name, "version": __version__, "loaded": False}
+    service, worker = offer.served.service, offer.served.worker
     model = service.model
     return {
         "model": service.name,
+        "loaded": True,
         "version": __version__,
         "context": model.context,
         "n_vocab": model.n_tokens,
@@ -93,9 +106,14 @@ def props(service: Service, worker: Worker) -> dict[str, Any]:
     }
 
 
-def slots(worker: Worker, pool: SlotPool) -> dict[str, Any]:
+def slots(offer: Offer) -> dict[str, Any]:
     """GET /slots: numbers alone, no texts."""
+    if offer.served is None:
+        return {"model": offer.name, "loaded": False, "running": [], "busy": 0, "waiting": 0}
+    worker, pool = offer.served.worker, offer.served.pool
     return {
+        "model": offer.name,
+        "loaded": True,
         "running": worker.running(),
         "busy": worker.busy,
         "waiting": worker.waiting,

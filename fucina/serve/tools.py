@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,20 @@ from ..sampling.grammar.schema import SPACED
 from .fields import Fields, bad
 from .problems import Problem
 from .scanners import CLOSE_CALL, OPEN_CALL
+from .schema import Choice, Flag, Items, Kind, Object, OneOf, Table, Text
 from .service import Service
 
-NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+NAME = Text(1, r"[A-Za-z0-9_.:-]{1,128}", "letters, digits, '_', '.', ':' and '-', at most 128")
 MAX_TOOLS = 128
+FUNCTION: dict[str, Kind] = {"name": NAME, "description": Text(), "strict": Flag(), "parameters": Object()}
+TOOL = Table({"type": Choice(("function",)), "function": Table(FUNCTION, ("name",))}, ("function",))
+TOOL_CHOICE = OneOf(
+    (
+        Choice(("none", "auto", "required")),
+        Table({"type": Choice(("function",)), "function": Table({"name": Text()}, open=True)}),
+    )
+)
+TOOLS: dict[str, Kind] = {"tools": Items(TOOL, most=MAX_TOOLS), "tool_choice": TOOL_CHOICE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +46,9 @@ class Tool:
 
 
 def read_tool(fields: Fields) -> Tool:
-    """Read a function's name, description, parameters and strictness."""
-    name = fields.need("name")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise bad(
-            fields.where + "name", f"{fields.where}name must be letters, digits, '_', '.', ':' and '-', at most 128"
-        )
-    description, strict = fields.text("description"), fields.flag("strict")
+    """A function's name, description, parameters and strictness."""
     parameters = fields.take("parameters", {"type": "object", "properties": {}})
-    if not isinstance(parameters, dict):
-        raise bad(fields.where + "parameters", f"{fields.where}parameters must be a JSON schema, an object")
-    fields.end()
-    return Tool(name, description, parameters, strict)
+    return Tool(fields.take("name"), fields.text("description"), parameters, fields.flag("strict"))
 
 
 def read_tools(fields: Fields, service: Service) -> list[Tool]:
@@ -56,23 +56,13 @@ def read_tools(fields: Fields, service: Service) -> list[Tool]:
 
     Raises
     ------
-    Problem : one is malformed, two have one name, or the model has no form for tools.
+    Problem : two have one name, or the model has no form for tools.
     """
-    tools = []
-    for i, item in enumerate(fields.items("tools") or []):
-        outer = Fields(item, f"tools[{i}].")
-        outer.choice("type", ("function",))
-        if (inner := outer.inner("function")) is None:
-            raise bad(f"tools[{i}].function", f"tools[{i}].function is required")
-        outer.end()
-        tools.append(read_tool(inner))
-    return checked_tools(tools, service)
+    return checked_tools([read_tool(Fields(item["function"])) for item in fields.items("tools")], service)
 
 
 def checked_tools(tools: list[Tool], service: Service) -> list[Tool]:
     """Return tools that the model can be given."""
-    if len(tools) > MAX_TOOLS:
-        raise bad("tools", f"{len(tools)} tools were given, at most {MAX_TOOLS} are possible")
     if len({tool.name for tool in tools}) < len(tools):
         raise bad("tools", "two tools have one name")
     if tools and not service.hermes:
@@ -84,17 +74,11 @@ def read_choice(fields: Fields, tools: Sequence[Tool]) -> str | Tool:
     """Read tool_choice: "none", "auto", "required", or the tool that must be called."""
     choice = fields.take("tool_choice", "auto" if tools else "none")
     if isinstance(choice, dict):
-        outer = Fields(choice, "tool_choice.")
-        outer.choice("type", ("function",))
-        inner = outer.inner("function")
-        outer.end()
-        name = None if inner is None else inner.text("name")
+        name = choice.get("function", {}).get("name")
         found = next((tool for tool in tools if tool.name == name), None)
         if found is None:
             raise bad("tool_choice", f"tool_choice names no tool of this request: {name!r:.100}")
         return found
-    if choice not in ("none", "auto", "required"):
-        raise bad("tool_choice", "tool_choice must be none, auto, required, or an object that names a function")
     if choice == "required" and not tools:
         raise bad("tool_choice", "tool_choice is required, and there are no tools")
     return str(choice)

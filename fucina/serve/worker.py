@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -25,6 +25,7 @@ from .line import Line
 from .memory import Memory
 from .observer import Observer
 from .replies import Replies
+from .turns import Turns
 
 if TYPE_CHECKING:
     from ..cache.pool import SlotPool
@@ -46,6 +47,7 @@ class Worker:
         default: the pool keeps its own budget, and streams have no limit.
     share : how many of those that wait may be one tenant's; default: all.
     stretch : how many times as long as usual a pass may take while prompts are computed beside it.
+    turns : shared with the workers of other models, so that one pass runs at a time.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class Worker:
         memory: int | str | None = None,
         share: int | None = None,
         stretch: float = PREFILL_STRETCH,
+        turns: Turns | None = None,
     ) -> None:
         self.model, self.pool, self.speculation = model, pool, speculation
         self.streams = checks.integer("streams", streams, 1)
@@ -73,7 +76,7 @@ class Worker:
         self._memory = Memory(model, pool, memory)
         self._observer = observer or Observer()
         self._changed = threading.Condition()
-        scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000))
+        scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000), turns=turns or nullcontext())
         self._replies = Replies(
             model, pool, self.streams, speculation, self._observer, self._line, self._changed, self._memory, scheduler
         )

@@ -58,6 +58,7 @@ BODIES = {
         "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}], "tool_choice": "auto",
         "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
     },
+    "/v1/embeddings": {"model": "chat", "input": ["a", [1, 2]], "encoding_format": "float", "dimensions": 3, "pooling": "mean", "user": "u"},
     "/tokenize": {"content": "ab", "add_special": True, "parse_special": False, "with_pieces": True},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/apply-template": {"messages": [{"role": "user", "content": "u"}], "tools": [TOOL]},

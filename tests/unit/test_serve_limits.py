@@ -48,6 +48,17 @@ def test_what_never_fits_in_memory_is_400(model, route, stream):
         app.close(0.0)
 
 
+def test_a_text_for_a_vector_that_never_fits_is_400(model):
+    with fucina.SlotPool(model, size(model, 64)) as pool:
+        app = App(model, pool, memory=size(model, 64))
+        answer = asked(app, "POST", "/v1/embeddings", {"input": [[1], [1] * 65]})
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and error["code"] == "context_length_exceeded"
+        assert "a text of 65 tokens does not fit" in error["message"]
+        assert asked(app, "POST", "/v1/embeddings", {"input": [[1] * 64] * 9}).status_code == 200
+        app.close(0.0)
+
+
 def test_a_key_that_fills_its_share_is_429_and_others_are_answered(model):
     rules = Rules(keys=["greedy", "modest"], connections=100)
     with fucina.SlotPool(model, "64MiB") as pool:
@@ -90,9 +101,10 @@ def test_counts_of_memory_and_disk_are_told(model, tmp_path):
         pool.flush()
         for _ in range(2):  # a count is told once
             text = asked(app, "GET", "/metrics").text
-            assert f"fucina_spilled_texts_total {float(pool.stats().spills)}" in text and pool.stats().spills
+            spills = f'fucina_spilled_texts_total{{model="{app.service.name}"}} {float(pool.stats().spills)}'
+            assert spills in text and pool.stats().spills
             for name in ("set_aside_total", "spill_errors_total", "lost_texts_total", "stream_bytes", "writing_bytes"):
-                assert f"\nfucina_{name} 0.0" in text
+                assert f'\nfucina_{name}{{model="{app.service.name}"}} 0.0' in text
         slots = asked(app, "GET", "/slots").json()
         assert slots["pool"]["spills"] == pool.stats().spills and slots["pool"]["budget"] == budget
         app.close(0.0)

@@ -15,6 +15,7 @@ from fucina.sampling import SamplerOptions
 from fucina.serve import Done, Failed, GenerateRequest, Job, Observer, Worker
 from fucina.serve.jobs import Cancelled
 from fucina.serve.memory import AHEAD, STEP, TURNS, Memory, to_set_aside
+from fucina.serve.vectors import VectorRequest
 from tests.serving import KINDS, alone, collected, ended, models_of_all_kinds
 
 
@@ -270,6 +271,39 @@ def test_counted_bytes_are_those_that_rows_touch(models):
             planes = {plane.ctypes.data: plane[:, :blocks].nbytes for p in state._planes.values() for plane in p.stored}
             banks = state._banks.byte_size() if state._banks is not None else 0
             assert bytes_held(state.layout, state.dtype, 128, rows) == sum(planes.values()) + banks
+
+
+def test_texts_for_vectors_are_never_set_aside(models, monkeypatch):
+    """They have their memory from the beginning; replies make room beside them, and both are what they are alone."""
+    monkeypatch.setattr("fucina.serve.memory.AHEAD", STEP)
+    model, generator, watch = models("chat"), np.random.default_rng(2), Watch()
+    budget = size(model, 128) + size(model, 256)
+    texts = [[int(t) for t in generator.integers(0, 256, n)] for n in (70, 3, 120, 64, 1, 100)]
+    requests = [long_request(generator, model, i) for i in range(6)]
+    with (
+        fucina.SlotPool(model, budget) as pool,
+        working(model, pool, watch, queue=30, streams=6, memory=budget) as worker,
+    ):
+        jobs, vectors = [], []
+        for i, request in enumerate(requests):
+            jobs.append(worker.submit(request))
+            vectors.append(worker.submit(VectorRequest.of(texts, ["last", "mean"][i % 2], f"t{i % 3}")))
+        replies, ends = [collected(job) for job in jobs], [collected(job)[2] for job in vectors]
+        assert pool.stats().in_use == worker.set_aside == worker.busy == 0 and not worker._line._passed
+    assert watch.aside and not any(isinstance(job.request, VectorRequest) for job in watch.aside)
+    assert watch.most <= budget + size(model, 64)
+    for r, (tokens, text, end, _) in zip(requests, replies, strict=True):
+        assert (tokens, text, ended(end).finish) == alone(model, r)
+    for i, end in enumerate(ends):
+        assert np.stack(end.vectors).tobytes() == model.embed(texts, ["last", "mean"][i % 2]).tobytes()
+
+
+def test_texts_for_vectors_that_can_never_fit_are_refused(models):
+    model = models("chat")
+    with fucina.SlotPool(model, "64MiB") as pool, Worker(model, pool, memory=size(model, 128)) as worker:
+        with pytest.raises(RequestTooLarge, match="a text of 129 tokens .* for 128 tokens"):
+            worker.submit(VectorRequest.of([[1], [1] * 129]))
+        assert isinstance(collected(worker.submit(VectorRequest.of([[1] * 128] * 5)))[2], Done)  # one after another
 
 
 def test_memory_counts_prompts_that_are_not_computed_yet(models):

@@ -162,7 +162,7 @@ def test_stop_sequences(app):
     found = events(send(app, temperature=0.8, seed=3, max_tokens=30, stop_sequences=stops, stream=True))
     assert found[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": stop}
     refused = send(app, max_tokens=3, stop_sequences=["never"] * 1001)
-    assert refused.status_code == 400 and "1001 texts, at most 1000" in refused.json()["error"]["message"]
+    assert refused.status_code == 400 and "1001 items, at most 1000" in refused.json()["error"]["message"]
 
 
 def test_an_end_token_is_the_end_of_a_turn(app):

@@ -167,7 +167,7 @@ def test_odd_requests(model):
     good = json.dumps({"messages": USER, "max_tokens": 2}).encode()
     with served(model) as server:
         for raw in (
-            b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", post(good, "content-length: 3"),
+            b"nonsense\r\n\r\n", b"GET /nothing HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", post(good, "content-length: 3"),
             post(good, length=-1), post(good, length="1e3"), post(good, "transfer-encoding: chunked, identity"),
             post(b"zz\r\n" + good, "transfer-encoding: chunked", length=False), b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
             b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n", b"GET /health HTTP/1.1\r\n bad: x\r\n\r\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ...kernels import record as R
 from ...kernels.compile import address
 from ...kernels.memory import aligned
 from ..override import Overrides
-from ..rows import RowBatch
+from ..rows import NO_HEAD, RowBatch
 from ..vocabulary import LoadedFamily
 from .cores import default_threads
 from .explain import explain, summary
@@ -23,7 +24,7 @@ from .planner import MAX_SPLIT
 from .program import build
 from .recorder import Recorder
 from .schedule import Schedule, Value
-from .spaces import OUTPUT
+from .spaces import LOGITS, OUTPUT
 from .team import Team, TeamOptions
 from .weights import WeightStore
 
@@ -33,7 +34,8 @@ class Recorded(NamedTuple):
 
     team: Team
     schedule: Schedule
-    vocab: int
+    logits: Value
+    hidden: Value | None
 
 
 class Native:
@@ -82,30 +84,41 @@ class Native:
 
     def _record(self) -> Recorded:
         """Run the forward over symbolic tensors, and make a team for what it leaves behind."""
-        recorder = Recorder(self._store, self._layout, self._dtype, self._overrides)
+        recorder = Recorder(self._store, self._layout, self._dtype, self._overrides, self._family.head)
         logits: Value = self._family.forward(recorder, self._family.config, self._family.weights)
-        if not isinstance(logits, Value) or logits.space != OUTPUT or logits.base is not None:
+        if not isinstance(logits, Value) or logits.space not in (OUTPUT, LOGITS) or logits.base is not None:
             raise ModelError("the forward must return the logits of the rows of output_rows")
-        program = build(recorder.schedule, recorder.values, address, logits)
+        hidden = recorder.hidden
+        program = build(recorder.schedule, recorder.values, address, logits, [] if hidden is None else [hidden])
         part_bytes = MAX_SPLIT * -(-self._context // CHUNK) * recorder.part
         options = TeamOptions(scratch_bytes=recorder.scratch, part_bytes=part_bytes, **self._options)
-        return Recorded(Team(program, self.threads, options), recorder.schedule, logits.cols)
+        return Recorded(Team(program, self.threads, options), recorder.schedule, logits, hidden)
 
-    def run(self, batch: RowBatch) -> np.ndarray:
+    def run(self, batch: RowBatch, hidden: np.ndarray | None = None) -> np.ndarray:
         """Logits, float32 [len(batch.out_rows), vocab], a new array.  Writes to the states; moves no state's `len`.
+
+        hidden : float32 [len(batch.hidden_rows), dim], takes the hidden states of these rows.
 
         One pass at a time: the caller holds the engine's lock.
         """
         if self._closed:
             raise EngineClosed("this model was closed; load it again")
         current = self._current
-        m, n_out = len(batch.tokens), len(batch.out_rows)
+        if hidden is not None and current.hidden is None:
+            raise ModelError(NO_HEAD)
+        n_logits, vocab = len(batch.out_rows), current.logits.cols
         self._fill_tables(batch)
-        out = aligned(n_out * current.vocab * 4, zero=False, alignment=64).view(np.float32)
+        words = {**self._job, R.M: len(batch.tokens), R.N_STREAMS: len(batch.states)}
+        words |= {R.N_OUT: n_logits + len(batch.hidden_rows), R.N_LOGITS: n_logits}
+        rows = current.logits.space.count(words)
+        out = aligned(rows * vocab * 4, zero=False, alignment=64).view(np.float32)
         current.team.program.direct(out.ctypes.data)  # the kernels write the logits where the caller will read them
-        words = {**self._job, R.M: m, R.N_OUT: n_out, R.N_STREAMS: len(batch.states)}
         current.team.run(words, batch)
-        return out.reshape(n_out, current.vocab)
+        if hidden is not None and len(hidden):
+            start = current.team.program.kept[0] + n_logits * hidden.shape[1] * 4
+            found = np.ctypeslib.as_array((ctypes.c_float * hidden.size).from_address(start))
+            hidden[...] = found.reshape(hidden.shape)
+        return out.reshape(rows, vocab)[:n_logits]
 
     def _fill_tables(self, batch: RowBatch) -> None:
         """Rows, streams and rows that want logits; tables of RoPE as far as this pass needs them."""
@@ -122,6 +135,8 @@ class Native:
             words = state.words()
             streams[i, R.STREAM_STATE : R.STREAM_STATE + len(words)] = words
         self._out_rows[: len(batch.out_rows)] = batch.out_rows
+        if len(batch.hidden_rows):
+            self._out_rows[len(batch.out_rows) :][: len(batch.hidden_rows)] = batch.hidden_rows
         needed = 1 + int(rows[0, R.POS] if m == 1 else rows[:m, R.POS].max())
         if needed > self._store.rope_filled:
             if needed > self._context:

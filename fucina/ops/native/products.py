@@ -10,7 +10,7 @@ from ...kernels.formats import FORMATS
 from ..vocabulary import RouterSpec
 from .recording import UNIT, Recording
 from .schedule import Value
-from .spaces import PASS, routed
+from .spaces import LOGITS, OUTPUT, PASS, routed
 
 
 class Products(Recording):
@@ -20,6 +20,8 @@ class Products(Recording):
 
     def linear(self, x: Value, w: Matrix) -> Value:
         n = self._fits(x, w, 2)[0]
+        if w is self.head and x.space == OUTPUT:
+            x = self.hidden = self.joined(x)
         return self.replaced("linear", [x], n, w) or self._product(x, w)
 
     def _product(self, x: Value, w: Matrix) -> Value:
@@ -27,10 +29,11 @@ class Products(Recording):
         packed = self._sources.matrix(w)
         fmt = FORMATS[packed.format]
         source, data = self.product_input(x, fmt)
-        out = self.value(w.name.removesuffix(".weight"), n, x.space)
+        space = LOGITS if x is self.hidden else x.space  # rows that want no logits come last, and are left out
+        out = self.value(w.name.removesuffix(".weight"), n, space)
         params = {"w": packed.address, "cols": cols, **data, "out": out, "n": n}
         more: dict[str, Any] = {"whole": [source], "writes": [out], "cost": cols // fmt.cols * fmt.raw, "weight": w}
-        self.columns(f"linear.{packed.format}", params, x.space, n, **more)
+        self.columns(f"linear.{packed.format}", params, space, n, **more)
         return out
 
     def linear_heads(self, x: Value, w: Matrix, heads: int) -> Value:

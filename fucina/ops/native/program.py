@@ -32,6 +32,7 @@ class Program:
     hosts : (step, function(job words, context)) of the host stages, ascending.
     result : (record, word) of every word that takes the address of the pass's result.
     result_address : that address once more, for host stages; one element.
+    kept : addresses of the values that stay as they are until the next pass.
     keep : what the tables point into.
     """
 
@@ -41,6 +42,7 @@ class Program:
     hosts: list[tuple[int, HostFunction]] = field(default_factory=list)
     result: list[tuple[int, int]] = field(default_factory=list)
     result_address: list[int] = field(default_factory=lambda: [0])
+    kept: list[int] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
 
     def direct(self, address: int) -> None:
@@ -51,7 +53,11 @@ class Program:
 
 
 def build(
-    schedule: Schedule, values: Sequence[Value], address: Callable[[str], int], result: Value | None = None
+    schedule: Schedule,
+    values: Sequence[Value],
+    address: Callable[[str], int],
+    result: Value | None = None,
+    kept: Sequence[Value] = (),
 ) -> Program:
     """Give every value its buffer, every record its words.
 
@@ -60,7 +66,10 @@ def build(
     schedule, values : what was recorded.
     address : from a kernel's name to its address.
     result : the value that gets no buffer: each pass writes it where the caller says, see `Program.result`.
+    kept : values whose buffers no later one may use.
     """
+    for value in kept:
+        value.root.last = len(schedule.steps)
     for value in values:
         if value.chain is None:
             raise ModelError(f"the forward reads {value.name} but nothing writes it")
@@ -91,7 +100,8 @@ def build(
             chains.append((first, len(records)))
         steps.append((first_chain, len(chains)))
     record_table, chain_table, step_table = (aligned_words(np.array(t)) for t in (records, chains, steps))
-    return Program(record_table, chain_table, step_table, hosts, result_words, result_address, [block])
+    kept_addresses = [addresses[id(value.root)] + value.offset * 4 for value in kept]
+    return Program(record_table, chain_table, step_table, hosts, result_words, result_address, kept_addresses, [block])
 
 
 def _fill(words: np.ndarray, record: Record, chain: Chain, address: Callable[[str], int]) -> None:

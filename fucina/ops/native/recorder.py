@@ -35,6 +35,7 @@ class Recorder(Products):
     layout : where the parts of a stream's state lie.
     cache_dtype : "f16" or "f32".
     overrides : functions that take the place of ops.
+    head : see `Recording`.
 
     Attributes
     ----------
@@ -47,8 +48,9 @@ class Recorder(Products):
         layout: Layout,
         cache_dtype: str = "f16",
         overrides: Overrides | None = None,
+        head: Matrix | None = None,
     ) -> None:
-        super().__init__(sources, overrides)
+        super().__init__(sources, overrides, head)
         self.scratch, self.part = 64, 64
         self._layout, self._dtype = layout, cache_dtype
         self._item = 2 if cache_dtype == "f16" else 4

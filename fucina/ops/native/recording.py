@@ -67,10 +67,17 @@ class Recording:
     ----------
     sources : addresses of weights and tables.
     overrides : functions that take the place of ops.
+    head : the matrix whose product with the output rows are the logits.
+
+    Attributes
+    ----------
+    hidden : what the head multiplies; None before that, or if there is no such product.
     """
 
-    def __init__(self, sources: Sources, overrides: Overrides | None = None) -> None:
+    def __init__(self, sources: Sources, overrides: Overrides | None = None, head: Matrix | None = None) -> None:
         self.schedule = Schedule()
+        self.head = head
+        self.hidden: Value | None = None
         self.values: list[Value] = []  # those with a buffer
         self._sources, self._overrides = sources, overrides or Overrides()
         self._quantised: dict[tuple[Value, str], Value] = {}
