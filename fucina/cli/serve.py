@@ -77,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a pass may take so many times as long for prompts that join replies ({PREFILL_STRETCH})",
     )
     group.add_argument(
-        "--memory", default="1GiB", metavar="SIZE", help="for rows of replies, and of earlier requests, per model (1GiB)"
+        "--memory",
+        default="1GiB",
+        metavar="SIZE",
+        help="for rows of replies, and of earlier requests, per model (1GiB)",
     )
     group.add_argument(
         "--model-memory",

@@ -57,9 +57,9 @@ class Scheduler:
         engine: PassRunner,
         row_budget: int = MAX_ROWS,
         stretch: float = PREFILL_STRETCH,
-        turns: AbstractContextManager[None] = nullcontext(),
+        turns: AbstractContextManager[None] | None = None,
     ) -> None:
-        self.engine, self.row_budget, self._turns = engine, row_budget, turns
+        self.engine, self.row_budget, self._turns = engine, row_budget, turns or nullcontext()
         self.streams: list[Stream] = []
         self._turn = 0  # passes so far: who comes first rotates
         self._share = PrefillShare(stretch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -76,7 +76,7 @@ class Worker:
         self._memory = Memory(model, pool, memory)
         self._observer = observer or Observer()
         self._changed = threading.Condition()
-        scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000), turns=turns or nullcontext())
+        scheduler = Scheduler(model, stretch=checks.real("stretch", stretch, 1, 1000), turns=turns)
         self._replies = Replies(
             model, pool, self.streams, speculation, self._observer, self._line, self._changed, self._memory, scheduler
         )

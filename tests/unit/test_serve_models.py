@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import contextmanager
-from functools import partial
 
 import httpx
 import pytest
@@ -127,7 +126,7 @@ def test_unknown_names_in_every_dialect(files):
 
 
 def test_the_least_recently_used_makes_room(files):
-    with several(files, memory=20) as (app, openers, opened):
+    with several(files, model_memory=20) as (app, openers, opened):
         for name in ("a", "b", "a", "c"):
             assert together(app, dict(BODY, model=name))[0].status_code == 200
         loaded = {m["id"] for m in asked(app, "GET", "/v1/models").json()["data"] if m["loaded"]}
@@ -141,7 +140,7 @@ def test_the_least_recently_used_makes_room(files):
 
 
 def test_a_model_in_use_is_not_dropped(files, monkeypatch):
-    with several(files, memory=10) as (app, _openers, opened):
+    with several(files, model_memory=10) as (app, _openers, opened):
         models = app.models
 
         async def go():
@@ -168,7 +167,7 @@ def test_a_model_in_use_is_not_dropped(files, monkeypatch):
 
 
 def test_requests_for_a_model_that_is_dropped_just_now_load_it_again(files):
-    with several(files, memory=10) as (app, _openers, opened):
+    with several(files, model_memory=10) as (app, _openers, opened):
         for _ in range(3):
             found = together(app, *(dict(BODY, model="abc"[i % 3]) for i in range(9)))
             assert [r.status_code for r in found] == [200] * 9
