@@ -56,7 +56,7 @@ def asked(client, text, **options):
 
 def metric(client, name):
     lines = client.get("/metrics").text.splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
 
 def until(true):

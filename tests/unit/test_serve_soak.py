@@ -275,7 +275,7 @@ def soak_server(model, folder, count, seconds=None):
 
 def metric(server, name):
     lines = httpx.get(f"{server.address}/metrics", trust_env=False).text.splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
 
 def idle(server):
