@@ -41,7 +41,7 @@ class Passes(Observer):
         curve = default_table().curve(stats.context)
         ratio = curve[min(stats.rows + stats.prefill, 128)] / curve[stats.rows] if stats.rows else None
         self.found.append((stats, ratio))
-        gained = {r.job.request.ids[0]: len(r.stream.tokens) for r in self.worker._replies.running}
+        gained = {(r.job.request.ids[0], id(r.job)): len(r.stream.tokens) for r in self.worker._replies.running}
         self.tokens.append(gained)
         if self.then is not None:
             self.then(len(self.found))
