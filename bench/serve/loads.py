@@ -43,8 +43,8 @@ class Session:
         return answers
 
 
-SYSTEM = "You answer questions about these texts, briefly.\n\n" + "\n\n".join(PASSAGES * 3)  # about 1,000 tokens
-LONG = "Say in one sentence what these notes are about.\n\n" + "\n\n".join(PASSAGES * 6)  # about 2,000 tokens
+SYSTEM = "You answer questions about these texts, briefly.\n\n" + "\n\n".join(PASSAGES)  # about 1,000 tokens
+LONG = "Say in one sentence what these notes are about.\n\n" + "\n\n".join(PASSAGES * 2)  # about 2,000 tokens
 NEXT = ("And why is that so?", "Give an example.", "Say it in simpler words.")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fucina.engine import PassStats, Scheduler, Stream, Verified, VerifyCost
 from fucina.errors import InvalidOption
 from fucina.sampling import Sampler
-from fucina.speculative import CascadeOptions, CostGate, Options, SamIndex, SourceDrafter, SpeculationIndex
+from fucina.speculative import CascadeOptions, CostGate, CostTable, Options, SamIndex, SourceDrafter, SpeculationIndex
 from fucina.speculative.ledger import MOST_RISKED, Ledger
 from fucina.speculative.odds import (
     CHAIN_PRIOR,
@@ -336,12 +336,13 @@ def test_a_state_that_is_kept_whole_drafts_less():
             return [5] * n
 
         def odds(self, n):
-            return [0.32] * n
+            return [0.3] * n
 
     def drafted(recurrent):
         state = SimpleNamespace(len=10, layout=SimpleNamespace(recurrent=recurrent))
         stream = SimpleNamespace(tokens=[1, 2, 3], state=state, stop_tokens=frozenset())
-        return len(SourceDrafter(ToyModel(24), Even(), Options(min_draft=1)).draft(stream, 16, 1).tokens)
+        options = Options(min_draft=1, cost_table=CostTable((1, 2, 16), (0,), ((1.0, 1.2, 6.0),)))
+        return len(SourceDrafter(ToyModel(24), Even(), options).draft(stream, 16, 1).tokens)
 
     assert drafted(False) > 0 and drafted(True) == 0
 
