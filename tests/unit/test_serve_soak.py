@@ -23,8 +23,9 @@ import fucina
 from fucina.cache import State
 from fucina.cache.memory import bytes_held
 from fucina.errors import QueueFull
-from fucina.serve import Failed, GenerateRequest, Worker
+from fucina.serve import Failed, GenerateRequest, VectorRequest, Worker
 from fucina.serve.memory import STEP
+from fucina.serve.vectors import Embedded
 from tests.serving import alone, collected, models_of_all_kinds, random_request, served
 
 CLIENTS = 16
@@ -90,6 +91,11 @@ class Flat:
 # --- the engine's thread ----------------------------------------------------------------------------------------------
 
 
+def mixed_texts(generator):
+    """Texts for vectors, one of them longer than a block of memory."""
+    return [generator.integers(0, 250, n).tolist() for n in generator.integers(1, 90, generator.integers(1, 5))]
+
+
 def mixed_request(generator, model, beginnings, number):
     """Short and long replies, some of which take several blocks of memory."""
     request = random_request(generator, model, beginnings, GRAMMARS, f"tenant {number % 3}")
@@ -105,13 +111,15 @@ def mixed_request(generator, model, beginnings, number):
 def soak(model, folder, count, seconds=None):
     """Clients in threads, against a worker; each reply is compared with the one of a stream that runs alone."""
     beginnings = [[(k + 3 * i) % 250 for i in range(40)] for k in range(3)] + [[7]]
-    failures, done, flat = [], [], Flat()
-    counts = {"complete": 0, "given up": 0, "refused": 0, "set aside": 0}
+    failures, done, vectors, flat = [], [], [], Flat()
+    counts = {"complete": 0, "given up": 0, "refused": 0, "set aside": 0, "vectors": 0}
 
     def client(number):
         generator = np.random.default_rng([number, len(flat.seen)])
         for _ in rounds(count, None if seconds is None else seconds / 3):
             request = mixed_request(generator, model, beginnings, number)
+            if generator.integers(8) == 0:
+                request = VectorRequest.of(mixed_texts(generator), "last", f"tenant {number % 3}")
             try:
                 job = worker.submit(request)
             except QueueFull:
@@ -126,7 +134,10 @@ def soak(model, folder, count, seconds=None):
                 continue
             tokens, text, end, _ = collected(job)
             counts["set aside"] += job.set_aside
-            if isinstance(end, Failed):
+            if isinstance(end, Embedded):
+                assert not job.set_aside
+                vectors.append((request.texts, np.stack(end.vectors)))
+            elif isinstance(end, Failed):
                 failures.append(end)
             elif seconds is None or generator.integers(8) == 0:  # comparing takes as long again
                 done.append((request, tokens, text, end.finish))
@@ -147,11 +158,15 @@ def soak(model, folder, count, seconds=None):
                 for request, tokens, text, finish in done:
                     assert (tokens, text, finish) == alone(model, request)
                 done.clear()
+                counts["vectors"] += len(vectors)
+                for texts, found in vectors:
+                    assert found.tobytes() == model.embed(texts).tobytes()
+                vectors.clear()
                 pool.flush()
         assert pool.stats().in_use == 0 and not worker.set_aside and not worker._line._passed
         assert pool.stats().spills > 0 and pool.stats().disk_errors == 0
     flat.check()
-    assert min(counts["complete"], counts["given up"]) > 0, counts
+    assert min(counts["complete"], counts["given up"], counts["vectors"]) > 0, counts
     return counts
 
 
@@ -189,7 +204,9 @@ def bodies(generator, n):
             body |= {"n": 2, "logit_bias": {str(65 + i % 20): 3}}
         elif i % 5 == 4:
             body |= {"max_tokens": 220, "logit_bias": {"257": -100}}  # which would end it
-        if i % 2:
+        if i % 7 == 6:
+            yield "/v1/embeddings", {"input": [text, "a", text * 2], "pooling": ["last", "mean"][i % 2]}
+        elif i % 2:
             yield "/v1/completions", {"prompt": text, **body}
         else:
             messages = [{"role": "system", "content": words[0] * 2}, {"role": "user", "content": text}]
@@ -198,6 +215,8 @@ def bodies(generator, n):
 
 def said(answer):
     """What a whole answer says, of each choice: its text and how it ended."""
+    if "data" in answer.json():
+        return [vector["embedding"] for vector in answer.json()["data"]]
     found = answer.json()["choices"]
     return [(c["text"] if "text" in c else c["message"]["content"], c["finish_reason"]) for c in found]
 
@@ -233,7 +252,7 @@ def soak_server(model, folder, count, seconds=None):
             for _ in rounds(count, None if seconds is None else seconds / 3):
                 i = int(generator.integers(len(asked)))
                 route, body = asked[i]
-                if generator.integers(2):
+                if generator.integers(2) or "input" in body:
                     answer = http.post(route, json=body)
                     if answer.status_code == 429:
                         counts["refused"] += 1
