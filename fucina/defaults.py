@@ -19,4 +19,4 @@ GENERATE_TOKENS = 64
 REPLY_TOKENS = 1024
 
 # how long others may wait: a pass with decode rows may take about this many times as long for the prompts that join it
-PREFILL_STRETCH = 1.8
+PREFILL_STRETCH = 2.2

@@ -21,7 +21,7 @@ from ..errors import InvalidDraft, SharedStream
 from ..ops.rows import MAX_ROWS
 from .call import Hidden
 from .drafts import Drafter, PassStats, Verified
-from .prefill import PrefillShare
+from .prefill import PrefillOrder, PrefillShare
 from .stream import Stream
 from .work import Work
 
@@ -61,8 +61,8 @@ class Scheduler:
     ) -> None:
         self.engine, self.row_budget, self._turns = engine, row_budget, turns or nullcontext()
         self.streams: list[Stream] = []
-        self._turn = 0  # passes so far: who comes first rotates
-        self._share = PrefillShare(stretch)
+        self._turn = 0  # passes so far: where there are more streams than rows, they take turns
+        self._share, self._order = PrefillShare(stretch), PrefillOrder()
         self._helper: ThreadPoolExecutor | None = None
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
@@ -85,6 +85,7 @@ class Scheduler:
     def remove(self, stream: Stream) -> None:
         """Take a stream out; nothing of it is lost."""
         self.streams.remove(stream)
+        self._order.forget(stream)
 
     @property
     def live(self) -> list[Stream]:
@@ -119,6 +120,7 @@ class Scheduler:
             total = sum(len(tokens) for _, tokens, _ in requests)
             stats = PassStats(len(decoding), own, drafted, context, seconds, total - own)
             self._share.learn(stats)
+            self._order.note(stats.prefill)
             for work, logits in zip(works, rows, strict=True):
                 self._settle(work, logits, stats, prepared.get(id(work.stream)))
         finally:  # after the step nobody but the caller works with a processor, also where the pass has failed
@@ -184,7 +186,8 @@ class Scheduler:
         if prompts and budget > 1:
             budget -= max(1, budget // PROMPT_PART)
         if len(decoding) > budget:
-            decoding = self._rotated(decoding, budget)[:budget]
+            at = self._turn * budget % len(decoding)
+            decoding = (decoding[at:] + decoding[:at])[:budget]
         works = []
         for others, stream in zip(reversed(range(len(decoding))), decoding, strict=True):
             works.append(Work.next_of(stream, budget - others))  # more than one row where some were lost
@@ -192,20 +195,16 @@ class Scheduler:
         self._draft(works, budget)
         works = [w for w in works if w.stream.finish is None]
         own = sum(w.rows + len(w.draft) for w in works)
-        prompts = self._rotated(prompts)
-        budget = self._share.rows(own, self.row_budget, [s.state.len for s in prompts])
-        for stream in prompts:
-            if budget < 1:
+        taken, contexts = 0, []
+        for stream in self._order.sort(prompts):
+            contexts.append(stream.state.len)
+            left = self._share.rows(own, self.row_budget, contexts) - taken
+            if left < 1:
                 break
-            works.append(Work.next_of(stream, budget, joins=True))
-            budget -= works[-1].rows
+            works.append(Work.next_of(stream, left, joins=True))
+            taken += works[-1].rows
         # Where another thread has gone on from the state since, nothing is pending; and the stream ends with an error.
         return [w for w in works if w.rows > 0 or not w.stream.check_end()]
-
-    def _rotated(self, streams: list[Stream], by: int = 1) -> list[Stream]:
-        """The streams, beginning `by` further in each pass, so that a long prompt does not hold up a short one."""
-        at = self._turn * by % len(streams) if streams else 0
-        return streams[at:] + streams[:at]
 
     def _draft(self, works: list[Work], budget: int) -> None:
         """Ask the drafters of streams that have one pending token; all drafts of one kind of drafter together."""
