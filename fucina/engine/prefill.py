@@ -28,8 +28,8 @@ class PrefillShare:
     """How many rows of prompts may join a pass, so that the streams that decode in it hardly wait.
 
     How many rows make a pass `stretch` times as long follows from the table of costs, and is corrected by the times that
-    passes really take: by medians and within limits, so that a machine that is busy with something else does not take
-    the rows away from prompts.
+    passes really take.  These count by their medians and within limits: a machine that is busy with something else
+    leaves prompts most of their rows.
 
     Parameters
     ----------
@@ -41,7 +41,9 @@ class PrefillShare:
     def __init__(self, stretch: float) -> None:
         self.stretch = stretch
         self._cost, self._cost_joined = VerifyCost(), VerifyCost()
-        self._plain: deque[float] = deque(maxlen=RECENT)  # seconds per unit of the table's cost, of passes without prompts
+        self._plain: deque[float] = deque(
+            maxlen=RECENT
+        )  # seconds per unit of the table's cost, of passes without prompts
         self._joined: deque[float] = deque(maxlen=RECENT)  # and of those that prompts have joined
         self._looked_back = 0
 
