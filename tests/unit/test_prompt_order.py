@@ -200,6 +200,16 @@ def test_always_the_shortest_would_let_a_long_one_wait_longer(simulate):
     assert long.given <= long.there + (AGING + 9) * 300 < starved.given
 
 
+def test_nothing_is_kept_of_a_prompt_that_leaves():
+    scheduler = Scheduler(ToyModel())
+    left, ended = (scheduler.add(start(scheduler.engine, [1] * n, 400, max_tokens=1)) for n in (300, 5))
+    scheduler.step()
+    assert left.filling and ended.finish == "length"
+    for stream in (left, ended):
+        scheduler.remove(stream)
+        assert stream not in scheduler._order._since
+
+
 # --- how many rows ----------------------------------------------------------------------------------------------------
 
 
