@@ -32,8 +32,8 @@ drafts that are verified, one text or several together, one after the other with
     python my_engine.py "One two three" "One two three four" --slots 2
     python my_engine.py --serve 8000 --forward fucina
 
-It needs NumPy; and fucina for the tokenizer, for finding a model by its name, and for the compiled forward.  Made by
-`python3 -m course engine`; licence Apache-2.0.
+It needs NumPy; and fucina for finding a model by its name, for vocabularies that are not SmolLM2's, and for the compiled
+forward.  Made by `python3 -m course engine`; licence Apache-2.0.
 
 {table}
 """

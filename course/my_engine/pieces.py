@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FRAME = ("file", "model", "sampler", "loop", "sources", "drafts", "streams", "requests", "serving", "command")
+FRAME = ("file", "text", "model", "sampler", "loop", "sources", "drafts", "streams", "requests", "serving", "command")
 """The sections between the pieces, files of `course/my_engine/frame/`."""
 
 PIECES: dict[str, tuple[str, ...]] = {
@@ -10,6 +10,11 @@ PIECES: dict[str, tuple[str, ...]] = {
     "ch01.dequantize_q8_0": ("dequantize_q8_0",),
     "ch01.dequantize_q4_1": ("dequantize_q4_1",),
     "ch01.dequantize_q4_k": ("dequantize_q4_k",),
+    "ch02.alphabet": ("byte_alphabet",),
+    "ch02.split": ("split",),
+    "ch02.merge": ("merge",),
+    "ch02.chat": ("encode_chat",),
+    "ch02.stream": ("TextStream",),
     "ch03.rms_norm": ("rms_norm",),
     "ch03.rope": ("angles", "rotate"),
     "ch03.attention": ("attention",),
@@ -76,6 +81,7 @@ AT_WORK: dict[str, tuple[str, ...]] = {
     "three streams": ("ch06.admit", "ch06.lockstep"),
     "isolated": ("ch06.admit", "ch06.isolate"),
     "one by one": ("ch04.draw", "ch05.decode_loop", "ch12.pool"),
+    "in words": ("ch02.alphabet", "ch02.split", "ch02.merge", "ch02.chat", "ch02.stream"),
     "served": ("ch15.step", "ch15.frames", "ch15.admit", "ch15.fair"),
 }
 """Way of decoding -> the pieces that it runs through, beside those of the forward."""

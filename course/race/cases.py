@@ -34,6 +34,8 @@ def run(engine: ModuleType, model: Any, prompts: dict[Any, Any], ask: dict[str, 
         return _one_by_one(engine, model, ask)
     if how == "served":
         return _served(engine, model, ask)
+    if how == "in words":
+        return _in_words(engine)
     ids, n = list(ask["ids"]), ask["n"]
     ways = {"sampled": "cache", "until a stop": "cascade", "streaming": "cascade", "from a document": "gate"}
     way = ways.get(how, how)
@@ -136,4 +138,20 @@ def _served(engine: ModuleType, model: Any, ask: dict[str, Any]) -> dict[str, An
         bodies = [block.partition(b"data: ")[2] for block in sent.split(b"\n\n")[:-2]]  # without [DONE]
         tokens += [int(word) for body in bodies for word in json.loads(body).get("text", "").split()]
     run = {"tokens": tokens, "seconds": perf_counter() - began, "steps": steps}
+    return {**run, "drafted": 0, "accepted": 0}
+
+
+def _in_words(engine: ModuleType) -> dict[str, Any]:
+    """A message to a tokenizer with a few merges, and its text back; no pass of the model is run."""
+    merges = ["h e", "l l", "he ll", "hell o", "\u0120 hello"]
+    letters = engine.byte_alphabet()
+    tokens = [*letters, *(pair.replace(" ", "") for pair in merges), "<|im_start|>", "<|im_end|>"]
+    words = engine.Words(tokens, merges, {"<|im_start|>": len(tokens) - 2, "<|im_end|>": len(tokens) - 1})
+    began = perf_counter()
+    said = "hello <|im_end|> hello \u00e9"
+    ids = engine.encode_chat(words, [("user", said)])
+    whole = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
+    if words.decode(ids) != whole:
+        raise ValueError(f"the text that came back is {words.decode(ids)!r}, expected {whole!r}")
+    run = {"tokens": ids, "seconds": perf_counter() - began, "steps": len(ids)}
     return {**run, "drafted": 0, "accepted": 0}

@@ -6,38 +6,25 @@ import threading
 from pathlib import Path
 
 # ======================================================================================================================
-# 10. The command line
+# 11. The command line
 # ======================================================================================================================
-
-
-def open_text(name):
-    """The path of a model, and its tokenizer.  Both come from fucina: the course has no tokenizer of yours yet."""
-    from fucina.gguf import GgufFile
-    from fucina.hub import find
-    from fucina.tokenizers import load_tokenizer
-
-    path = find(name)
-    return str(path), load_tokenizer(GgufFile(path).metadata)
 
 
 def speak(model, tokenizer, prompt, arguments):
     """One prompt, its text printed as it comes."""
-    history = tokenizer.encode_prompt(prompt)
+    history = encode_chat(tokenizer, [("user", prompt)]) if arguments.chat else tokenizer.encode_prompt(prompt)
     cache = read_prompt(model, history, len(history) + arguments.max_tokens)
-    shown = [""]
+    stream, said = TextStream(), []
 
     def emit(token):
         said.append(token)
-        text = tokenizer.decode(said)
-        if not text.endswith("\ufffd"):  # half of a character
-            print(text[len(shown[0]) :], end="", flush=True)
-            shown[0] = text
+        print(stream.push(tokenizer.piece(token)), end="", flush=True)
 
-    said = []
     sampler = Sampler(arguments.temperature, arguments.top_p, arguments.min_p, seed=arguments.seed)
-    print(prompt, end="", flush=True)
+    print("" if arguments.chat else prompt, end="", flush=True)
     references = [tokenizer.encode(Path(name).read_text("utf-8"), special=False) for name in arguments.reference]
     log = go_on(model, cache, history, arguments.max_tokens, arguments.how, sampler, emit, tokenizer.eos, references)
+    print(stream.end(), end="")
     drafted, accepted = sum(step.drafted for step in log), sum(step.accepted for step in log)
     print(f"\n[{len(said)} tokens in {len(log)} steps, {accepted} of {drafted} drafts accepted]", file=sys.stderr)
 
@@ -105,6 +92,7 @@ def main():
         metavar="FILE",
         help="a text that may be quoted: drafts come from it, too",
     )
+    parser.add_argument("--chat", action="store_true", help="the prompt is what a user says (one prompt, ChatML markers)")
     parser.add_argument("--max-tokens", type=int, default=48, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, takes the best token")
     parser.add_argument("--top-p", type=float, default=1.0)
@@ -113,7 +101,14 @@ def main():
     arguments = parser.parse_args()
     if bool(arguments.prompt) == (arguments.serve is not None):
         parser.error("either a prompt or --serve PORT is needed")
-    path, tokenizer = open_text(arguments.model)
+    from fucina.hub import find
+
+    if arguments.chat and (len(arguments.prompt) != 1 or arguments.slots is not None):
+        parser.error("--chat takes one prompt")
+    path = str(find(arguments.model))
+    tokenizer = open_text(path)
+    if arguments.chat and tokenizer.token_id("<|im_start|>") is None:
+        parser.error("--chat knows the markers <|im_start|> and <|im_end|> alone, which this model does not have")
     model = NumPyModel(path) if arguments.forward == "numpy" else CompiledModel(path)
     if arguments.serve is not None:
         serve(model, tokenizer, arguments.serve)

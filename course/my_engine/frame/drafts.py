@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 # ======================================================================================================================
-# 6. A step that verifies drafts (chapter 07), and when they pay (09)
+# 7. A step that verifies drafts (chapter 07), and when they pay (09)
 # ======================================================================================================================
 
 #: ch07.verify

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 # ======================================================================================================================
-# 2. The forward, in NumPy (chapter 03), and the cache that can forget (chapter 05)
+# 3. The forward, in NumPy (chapter 03), and the cache that can forget (chapter 05)
 # ======================================================================================================================
 
 #: ch03.rms_norm

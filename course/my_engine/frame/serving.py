@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 
 # ======================================================================================================================
-# 9. A server (chapter 15)
+# 10. A server (chapter 15)
 # ======================================================================================================================
 
 #: given ch15 Request

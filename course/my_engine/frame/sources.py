@@ -3,7 +3,7 @@
 import numpy as np
 
 # ======================================================================================================================
-# 5. Where drafts come from: what was said before (chapter 07), indexes of it, and what was nearly said (08)
+# 6. Where drafts come from: what was said before (chapter 07), indexes of it, and what was nearly said (08)
 # ======================================================================================================================
 
 #: ch07.drafter
