@@ -92,7 +92,9 @@ def main():
         metavar="FILE",
         help="a text that may be quoted: drafts come from it, too",
     )
-    parser.add_argument("--chat", action="store_true", help="the prompt is what a user says (one prompt, ChatML markers)")
+    parser.add_argument(
+        "--chat", action="store_true", help="the prompt is what a user says (one prompt, ChatML markers)"
+    )
     parser.add_argument("--max-tokens", type=int, default=48, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, takes the best token")
     parser.add_argument("--top-p", type=float, default=1.0)
