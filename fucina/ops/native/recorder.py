@@ -39,7 +39,7 @@ class Recorder(Products):
 
     Attributes
     ----------
-    scratch, part : bytes that attention needs per thread, and per partial result.
+    scratch, part : bytes that kernels need per thread, and attention per partial result.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Recorder(Products):
         head: Matrix | None = None,
     ) -> None:
         super().__init__(sources, overrides, head)
-        self.scratch, self.part = 64, 64
+        self.scratch, self.part = SCRATCH_BYTES, 64
         self._layout, self._dtype = layout, cache_dtype
         self._item = 2 if cache_dtype == "f16" else 4
 
