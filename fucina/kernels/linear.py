@@ -19,7 +19,6 @@ from .registry import kernel
 from .superblocks import moved, superblock
 from .tile import Dots, Tile, ask_ahead
 
-FOR_PANELS = 5  # rows of a pass from which on blocks are unpacked to memory, see `panels`
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
 
 
@@ -194,16 +193,18 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     if f.activations == "q8":
         return quantised_tile, k.isa.tiles
     # q8k keeps more sums per row: beyond four rows, registers run out; coded formats have fewer at a time
-    return quantised_tile, [m for m in k.isa.tiles if m <= 4]
+    return quantised_tile, [m for m in k.isa.tiles if m <= 4 or (m == 8 and f.coded)]
 
 
-def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:
-    """emit(numbers of the rows of a tile), for all rows, in as large tiles as are full.
+def in_tiles(
+    k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None], first: Value | int = 0
+) -> None:
+    """emit(numbers of the rows of a tile), for all rows from `first` on, in as large tiles as are full.
 
     With `Isa.repeats`, a tile whose last row would be missing is taken too, and computes the row before it twice: one
     multiplication too many, but the weights are not unpacked once more.
     """
-    r = k.var(0)
+    r = k.var(first)
     for size, smaller in zip(sizes, (*sizes[1:], 0)):
         full = smaller + 1 if k.isa.repeats else size  # rows that suffice
         with k.loop(lambda: r.get() + full <= rows):
@@ -224,15 +225,13 @@ def linear(k: Emitter, fmt: str) -> None:
     def keep(r: Value, g: Value, v: Value, last: Value) -> None:
         store_columns(k, v, out + (r * n + g * 8) * 4, k.min(k.min(n, last * 8) - g * 8, 8 * wide))
 
-    panels = fits(k, f)
-    if panels:
-        with k.when(rows >= FOR_PANELS):
-            groups = k.u0 * unit, end
-            in_panels(
-                k, fmt, rows, lambda r: r, groups, lambda g: w + g * group_bytes, cols, data, partial(keep, last=end)
-            )
-    # a loop that does not run at all replaces a jump over this part
-    with k.range(k.where(rows >= FOR_PANELS, end, k.u0 * unit) if panels else k.u0 * unit, end, AT_ONCE) as first:
+    done = k.i64(0)
+    if fits(k, f):
+        groups = k.u0 * unit, end
+        done = in_panels(
+            k, fmt, rows, lambda r: r, groups, lambda g: w + g * group_bytes, cols, data, partial(keep, last=end)
+        )
+    with k.range(k.u0 * unit, end, AT_ONCE) as first:
         last = k.min(first + AT_ONCE, end)
 
         def some_rows(rows: list[Value]) -> None:
@@ -241,7 +240,7 @@ def linear(k: Emitter, fmt: str) -> None:
                 for r, v in zip(rows, tile(k, fmt, rows, at, cols, *data)):
                     keep(r, g, v, last)
 
-        in_tiles(k, sizes, rows, some_rows)
+        in_tiles(k, sizes, rows, some_rows, done)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:

@@ -19,12 +19,13 @@ from .lang import F32, I8, I16, I32, Emitter, Value, vec
 from .superblocks import Planes, floor_pair, moved, pair, scale, step_of, terms
 from .tile import Tile, ask_ahead
 
-ROWS = 64  # that share an unpacked block; their results fill 4 KB beside its 6 KB
-AT_ONCE = 8  # rows in a tile
+ROWS = 96  # that share an unpacked block; their results fill 6 KB beside its 6 KB
+AT_ONCE = 12  # rows in a tile: `vpdpbusd` takes five cycles, two start in each, so ten sums keep it busy
 LANES = 16
 VECTOR = 64  # bytes of a vector: a word or four bytes for each of sixteen output rows
 CODES, SCALES, PAIRS, FLOORS, STEPS, RESULTS = (VECTOR * i for i in (0, 64, 80, 88, 96, 98))
-SCRATCH_BYTES = RESULTS + ROWS * VECTOR
+STARTS = RESULTS + ROWS * VECTOR  # of each row: the addresses of its activations, their scales and their sums
+SCRATCH_BYTES = STARTS + ROWS * 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,33 +142,43 @@ def in_panels(
     cols: Value,
     data: tuple[Value, Value, Value, Value],
     keep: Callable[[Value, Value, Value], None],
-) -> None:
-    """keep(number of a row, group, its sums) for all rows and every other group from groups[0] to before groups[1].
+) -> Value:
+    """keep(number of a row, group, its sums) for every other group from groups[0] to before groups[1] and as many rows as fill
+    tiles, which are returned.
 
     source(number) is the row of the activations, at(group) where the group's weights are, `data` as in `linear`.
     """
     f = FORMATS[fmt]
     x, d, s, step = data
+    rows = rows // AT_ONCE * AT_ONCE
     block = k.scratch()
     arrays = ((x, f.cols), (d, 4), (s, 32 if f.sums == "s16" else 16))
-    with k.range(0, rows, ROWS) as first, k.range(*groups, k.isa.wide) as g:
+    with k.range(0, rows, ROWS) as first:
         count = k.min(rows - first, ROWS)
-        weights = [at(k.min(g + i, groups[1] - 1)) for i in range(k.isa.wide)]  # the last may be alone
-        result = lambda r: block + RESULTS + r * VECTOR
-        with k.range(0, (count + (AT_ONCE - 1)) & -AT_ONCE) as r:
-            k.store(k.const(vec(F32, LANES), 0.0), result(r))
-        with k.range(0, cols // f.cols) as b:
-            here = [w + b * f.packed for w in weights]
-            ask_ahead(k, here, f.packed)
-            unpack(Tile(k, here, [], [], [], []), f, block)
-            with k.range(0, count, AT_ONCE) as r:
-                numbers = [source(k.min(first + r + i, rows - 1)) for i in range(AT_ONCE)]
-                starts = [[p + (n * (step // f.cols) + b) * size for n in numbers] for p, size in arrays]
-                acc = [k.cell(vec(F32, LANES), 0.0) for _ in numbers]
-                for i, a in enumerate(acc):
-                    a.set(k.load(vec(F32, LANES), result(r + i)))
-                multiply(Tile(k, here, *starts, acc), f, block)
-                for i, a in enumerate(acc):
-                    k.store(a.get(), result(r + i))
         with k.range(0, count) as r:
-            keep(first + r, g, k.load(vec(F32, LANES), result(r)))
+            row = source(first + r) * (step // f.cols)
+            for i, (p, size) in enumerate(arrays):
+                k.store(p + row * size, block + STARTS + 8 * i + r * 24)
+        with k.range(*groups, k.isa.wide) as g:
+            weights = [at(k.min(g + i, groups[1] - 1)) for i in range(k.isa.wide)]  # the last may be alone
+            result = lambda r: block + RESULTS + r * VECTOR
+            with k.range(0, count) as r:
+                k.store(k.const(vec(F32, LANES), 0.0), result(r))
+            with k.range(0, cols // f.cols) as b:
+                here = [w + b * f.packed for w in weights]
+                ask_ahead(k, here, f.packed)
+                unpack(Tile(k, here, [], [], [], []), f, block)
+                offsets = [b * size for _, size in arrays]
+                with k.range(0, count, AT_ONCE) as r:
+                    table, results = block + STARTS + r * 24, result(r)
+                    start = lambda row, i: k.word(table, 3 * row + i) + offsets[i]
+                    starts = [[start(row, i) for row in range(AT_ONCE)] for i in range(3)]
+                    acc = [k.cell(vec(F32, LANES), 0.0) for _ in range(AT_ONCE)]
+                    for i, a in enumerate(acc):
+                        a.set(k.load(vec(F32, LANES), results + i * VECTOR))
+                    multiply(Tile(k, here, *starts, acc), f, block)
+                    for i, a in enumerate(acc):
+                        k.store(a.get(), results + i * VECTOR)
+            with k.range(0, count) as r:
+                keep(first + r, g, k.load(vec(F32, LANES), result(r)))
+    return rows

@@ -11,7 +11,6 @@ from llvmlite import ir
 
 from .lang import F32, I8, I16, I32, Emitter, Value, vec
 
-
 AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
 
 

@@ -14,6 +14,7 @@ from ...gguf.weights import Matrix
 from ...kernels import attention as attention_kernels
 from ...kernels import record as R
 from ...kernels.delta import CONV_COLUMNS
+from ...kernels.panels import SCRATCH_BYTES
 from ..override import Overrides
 from ..rope import RopeSpec
 from ..vocabulary import AttentionSpec
