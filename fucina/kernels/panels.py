@@ -176,7 +176,7 @@ def in_panels(
                     acc = [k.cell(vec(F32, LANES), 0.0) for _ in range(AT_ONCE)]
                     for i, a in enumerate(acc):
                         a.set(k.load(vec(F32, LANES), results + i * VECTOR))
-                    multiply(Tile(k, here, *starts, acc), f, block)
+                    multiply(Tile(k, here, starts[0], starts[1], starts[2], acc), f, block)
                     for i, a in enumerate(acc):
                         k.store(a.get(), results + i * VECTOR)
             with k.range(0, count) as r:
