@@ -206,13 +206,6 @@ class Isa:
         """Lane i is x[2i]·y[2i] + x[2i+1]·y[2i+1] of int16 lanes, in int32."""
         return (x86_pairs if self.x86 else generic_pairs)(k, x, y)
 
-    def gain_pairs(self, k: Emitter, total: Value, x: Value, y: Value) -> Value:
-        """`pairs`, added to int32 lanes."""
-        if self.wide == 1:
-            return total + self.pairs(k, x, y)
-        name = f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}"  # LLVM would split it where registers are scarce
-        return k.call(name, total.type, total, x.bits(total.type), y.bits(total.type))
-
     def lookup(self, k: Emitter, table: Sequence[int], codes: Value) -> Value:
         """table[code] in every lane of bytes; `table` has 8 or 16 numbers of 8 bits, codes are below that."""
         t = codes.type

@@ -121,7 +121,7 @@ def multiply(t: Tile, f: Format, block: Value) -> None:
             if wanted:
                 by = get(pairs, at + VECTOR * i)
                 for r in t.rows:
-                    sums[name][r] = k.isa.gain_pairs(k, sums[name][r], by, t.pairs_of(t.sums(r, i)))
+                    sums[name][r] = gain_pairs(k, sums[name][r], by, t.pairs_of(t.sums(r, i)))
     d, dmin = (get(vec(F32, LANES), STEPS + VECTOR * i) for i in range(2))
     for r in t.rows:
         value = total[r].get() * names.a
@@ -130,6 +130,12 @@ def multiply(t: Tile, f: Format, block: Value) -> None:
         t.gain(r, d * t.d(r), value.float())
         if names.floors:
             t.gain(r, dmin * (t.d(r) * -1.0), sums["floors"][r].float())
+
+
+def gain_pairs(k: Emitter, total: Value, x: Value, y: Value) -> Value:
+    """total + `Isa.pairs`, in one instruction, which LLVM would split where registers are scarce."""
+    t = total.type
+    return k.call("llvm.x86.avx512.vpdpwssd.512", t, total, x.bits(t), y.bits(t))
 
 
 def in_panels(
