@@ -23,6 +23,7 @@ from fucina.kernels.formats import FORMATS, Format, activation_bytes
 from fucina.kernels.invoke import function, record_words
 from fucina.kernels.memory import aligned
 from fucina.kernels.packing import pack
+from fucina.kernels.panels import SCRATCH_BYTES
 from fucina.measure.duel import find_peer
 
 from .kernels import some_rows
@@ -40,10 +41,11 @@ class Ours:
         f, w = self.f, self.w
         x = np.random.default_rng(1).standard_normal((count, w.cols)).astype(np.float32)
         out, job = np.empty((count, w.rows), np.float32), np.zeros(R.JOB_WORDS, np.int64)
-        job[R.M] = count
+        scratch = aligned(SCRATCH_BYTES)
+        job[R.M], job[R.SCRATCH] = count, scratch.ctypes.data
         params = {"w": w.addr, "cols": w.cols, "x_step": w.cols, "out": out.ctypes.data, "n": w.rows}
         params |= {"x": x.ctypes.data, "d": 0, "s": 0}
-        calls, keep = [], [x, out, job]
+        calls, keep = [], [x, out, job, scratch]
         if f.sums:
             arrays = {n: aligned(size) for n, size in activation_bytes(f.activations, count, w.cols).items()}
             given = {"x": x.ctypes.data, "x_step": w.cols, "cols": w.cols}

@@ -6,10 +6,13 @@ rows* is row r of the pass for the i-th of its experts; its number is r · top_k
 
 from __future__ import annotations
 
+from functools import partial
+
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I32, LOWEST, Emitter, Value, vec
 from .linear import AT_ONCE, in_tiles, store_columns, tiles
+from .panels import fits, in_panels
 from .registry import kernel
 from .rowops import each
 
@@ -69,20 +72,29 @@ def linear_routed(k: Emitter, fmt: str) -> None:
         start = j.get()
         expert = wide(k, p.experts, wide(k, p.order, start))
         w, count = p.w + expert * p.w_step, wide(k, p.ends, expert) - start
+
+        def keep(r: Value, g: Value, v: Value, last: Value, start=start) -> None:
+            valid = k.min(k.min(p.n, last * 8) - g * 8, 8 * k.isa.wide)
+            store_columns(k, v, p.out + (wide(k, p.order, start + r) * p.n + g * 8) * 4, valid)
+
+        done = k.i64(0)
+        if fits(k, f):
+            source = lambda r, start=start: wide(k, p.order, start + r) // p.per_row
+            data, groups = (p.x, p.d, p.s, p.x_step), (k.u0 * unit, end)
+            at = lambda g, w=w: w + g * group_bytes
+            done = in_panels(k, fmt, count, source, groups, at, p.cols, data, partial(keep, last=end))
         with k.range(k.u0 * unit, end, AT_ONCE) as first:
             last = k.min(first + AT_ONCE, end)
 
             def some_rows(rows: list[Value]) -> None:
-                routed = [wide(k, p.order, start + r) for r in rows]
-                sources = [i // p.per_row for i in routed]
+                sources = [wide(k, p.order, start + r) // p.per_row for r in rows]
                 with k.range(first, last, k.isa.wide) as g:
                     at = [w + k.min(g + i, last - 1) * group_bytes for i in range(k.isa.wide)]  # the last may be alone
-                    valid = k.min(k.min(p.n, last * 8) - g * 8, 8 * k.isa.wide)
                     acc = tile(k, fmt, sources, at, p.cols, p.x, p.d, p.s, p.x_step)
-                    for i, v in zip(routed, acc, strict=True):
-                        store_columns(k, v, p.out + (i * p.n + g * 8) * 4, valid)
+                    for r, v in zip(rows, acc, strict=True):
+                        keep(r, g, v, last)
 
-            in_tiles(k, sizes, count, some_rows)
+            in_tiles(k, sizes, count, some_rows, done)
         j.set(start + count)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from . import record as R
 from .catalogue import kernel_words
 from .compile import address
+from .memory import aligned
+from .panels import SCRATCH_BYTES
 
 PROTOTYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)
 
@@ -60,6 +62,8 @@ def invoke(
     unit, per_row : the words UNIT and UNITS of the record.
     """
     record, words = record_words(name, params, unit, per_row), np.zeros(R.JOB_WORDS, np.int64)
+    scratch = aligned(SCRATCH_BYTES, zero=False)
+    words[R.SCRATCH] = scratch.ctypes.data
     for word, value in (job or {}).items():
         words[word] = value
     function(name, isa)(record.ctypes.data, words.ctypes.data, *units, 0)

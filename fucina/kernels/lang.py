@@ -78,6 +78,10 @@ class Emitter:
         """How many rows this stage has, by its row space."""
         return self.load(I64, self.job + self.word(self.rec, R.ROWS_WORD) * 8) * self.word(self.rec, R.ROWS_TIMES)
 
+    def scratch(self) -> Value:
+        """Address of this thread's scratch."""
+        return self.word(self.job, R.SCRATCH) + self.tid * self.word(self.job, R.SCRATCH_STEP)
+
     # --- constants and variables
     def const(self, ty: ir.Type, x) -> Value:
         return Value(self.b, constant(ty, x))

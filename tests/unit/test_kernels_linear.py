@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fucina.errors import KernelArgumentError
 from fucina.gguf import dequantize
+from fucina.kernels import panels, reference
 from fucina.kernels import record as R
-from fucina.kernels import reference
 from fucina.kernels.catalogue import kernel_words
 from fucina.kernels.formats import FORMATS, NAMES
 from fucina.kernels.invoke import invoke
@@ -86,6 +86,19 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(fmt):
         assert same_bits(one_op.linear(x[:m], w), alone[:m]), m
 
 
+@pytest.mark.parametrize("fmt", ["q4_k", "q6_k", "iq2_s", "q2_k", "tq2_0"])
+def test_more_rows_than_share_an_unpacked_block(fmt):
+    """Two blocks of rows and some that fill no tile; five groups, of which the last is alone; nothing past the scratch."""
+    m = 2 * panels.ROWS - 7
+    rng = np.random.default_rng(m)
+    raw, x = weights(rng, fmt, 37, 512), rows(rng, m, 512)
+    w, y = packed(raw, fmt), np.empty((m, 37), np.float32)
+    scratch = np.full(panels.SCRATCH_BYTES + 128, 77, np.uint8)
+    product(x, w, y, (0, 2), 32, {R.SCRATCH: scratch.ctypes.data})
+    assert same_bits(y, reference.linear(x, raw, fmt))
+    assert (scratch[panels.SCRATCH_BYTES :] == 77).all()
+
+
 @settings(max_examples=30)
 @given(st.data())
 def test_any_cut_gives_the_same(data):
@@ -103,15 +116,20 @@ def test_any_cut_gives_the_same(data):
     assert same_bits(y, one_op.linear(x, packed(raw, fmt), cut=3))
 
 
-def product(x, w, out, units, unit):
+def product(x, w, out, units, unit, job=None):
     """Some units of out = x Wᵀ, by the kernel alone."""
-    a, f = x, FORMATS[w.format]
+    kept, f = {"q": x}, FORMATS[w.format]  # until the kernel is done
     params = {"w": w.addr, "cols": w.cols, "x_step": w.cols, "d": 0, "s": 0, "out": out.ctypes.data, "n": w.rows}
     if f.sums:
-        a = one_op.quantise(x, f.activations)
-        params |= {"d": a["d"].ctypes.data, "s": a[f.sums].ctypes.data}
-        a = a["q"]
-    invoke(f"linear.{w.format}", {**params, "x": a.ctypes.data}, units=units, unit=unit, job={R.M: len(x)})
+        kept = one_op.quantise(x, f.activations)
+        params |= {"d": kept["d"].ctypes.data, "s": kept[f.sums].ctypes.data}
+    invoke(
+        f"linear.{w.format}",
+        {**params, "x": kept["q"].ctypes.data},
+        units=units,
+        unit=unit,
+        job={R.M: len(x), **(job or {})},
+    )
 
 
 @pytest.mark.parametrize("fmt", ["q4_1", "f16"])

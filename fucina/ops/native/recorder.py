@@ -14,6 +14,7 @@ from ...gguf.weights import Matrix
 from ...kernels import attention as attention_kernels
 from ...kernels import record as R
 from ...kernels.delta import CONV_COLUMNS
+from ...kernels.panels import SCRATCH_BYTES
 from ..override import Overrides
 from ..rope import RopeSpec
 from ..vocabulary import AttentionSpec
@@ -39,7 +40,7 @@ class Recorder(Products):
 
     Attributes
     ----------
-    scratch, part : bytes that attention needs per thread, and per partial result.
+    scratch, part : bytes that kernels need per thread, and attention per partial result.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Recorder(Products):
         head: Matrix | None = None,
     ) -> None:
         super().__init__(sources, overrides, head)
-        self.scratch, self.part = 64, 64
+        self.scratch, self.part = SCRATCH_BYTES, 64
         self._layout, self._dtype = layout, cache_dtype
         self._item = 2 if cache_dtype == "f16" else 4
 
