@@ -75,8 +75,9 @@ class CacheDtype:
         if self.block == 1:
             return rows.astype(_F)
         blocks = np.ascontiguousarray(rows).view(_BLOCK)  # [..., blocks]
-        numbers = blocks["d"].astype(_F)[..., None] * blocks["q"].astype(_F)  # exact: 8 bits by 11
-        return numbers.reshape(*rows.shape[:-1], -1)
+        with np.errstate(invalid="ignore"):  # an infinite scale times 0
+            numbers = blocks["d"].astype(_F)[..., None] * blocks["q"].astype(_F)  # exact: 8 bits by 11
+        return numbers.reshape(*rows.shape[:-1], blocks.shape[-1] * 32)
 
 
 DTYPES = {
@@ -97,7 +98,7 @@ def _quantise(x: np.ndarray) -> np.ndarray:
     A NaN makes the scale of its block NaN, and so the whole block.
     """
     x = np.asarray(x, _F)
-    b = x.reshape(*x.shape[:-1], -1, 32)
+    b = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
     out = np.empty(b.shape[:-1], _BLOCK)
     with np.errstate(all="ignore"):
         d = np.abs(b).max(-1, keepdims=True) / _F(127)
@@ -107,4 +108,4 @@ def _quantise(x: np.ndarray) -> np.ndarray:
         rest = y - q
         out["q"] = q + (rest >= _F(0.5)) - (rest <= _F(-0.5))
         out["d"] = d[..., 0]
-    return out.view(np.uint8).reshape(*x.shape[:-1], -1)
+    return out.view(np.uint8)
