@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import checks
+from .cache.dtypes import DTYPES
 from .errors import InvalidOption
 from .gguf import GgmlType, GgufFile
 from .model import Model
@@ -38,13 +39,15 @@ def load(
     backend : "native" (compiled, the default) or "naive" (plain NumPy, to be read).
     threads : of the native backend; None takes the physical cores that the process may use.
     context : positions a cache may hold; None takes the length that the model was trained with.
-    cache_dtype : "f16" or "f32"; None takes "f32" for a model whose matrices are all F32, else "f16".
+    cache_dtype : of keys and values.  None takes "f32" for a model whose matrices are all F32, else "f16".  "q8_0" takes
+        about half the memory of "f16", rounds to 8 bits, and needs heads of a multiple of 32 numbers.
     activations : of the naive backend: "f32" is the mathematical reference, "q8" has the native one's bits.
     dequantize : of the naive backend: block decoders of your own, by format name ({"Q4_1": f}).
 
     Raises
     ------
     ModelNotFound, GgufError, ModelError, UnsupportedArchitecture, UnsupportedTokenizerFormat, InvalidOption
+    KvCacheShapeMismatch : the model's heads do not fit `cache_dtype`.
     """
     from . import hub
 
@@ -57,13 +60,14 @@ def load(
     if context is not None:
         context = checks.integer("context", context, 1)
     if cache_dtype is not None:
-        checks.one_of("cache_dtype", cache_dtype, ("f16", "f32"))
+        checks.one_of("cache_dtype", cache_dtype, DTYPES)
     file = GgufFile(hub.find(name_or_path))
     family = read_family(file)
     tokenizer = load_tokenizer(file.metadata)
     if cache_dtype is None:
         matrices = (t for t in file.tensors.values() if len(t.shape) > 1)
         cache_dtype = "f32" if all(t.ggml_type == GgmlType.F32 for t in matrices) else "f16"
+    DTYPES[cache_dtype].check(family.parts)
     trained = family.config.context_length
     if context is not None and context > trained:
         warnings.warn(

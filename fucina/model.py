@@ -30,7 +30,7 @@ class Model(Engine):
     tokenizer : text to ids and back.
     chat_template : Jinja source of the model's chat template, or None.
     metadata : of the file.
-    path : the file.  context : positions that a state may hold.  cache_dtype : "f16" or "f32".
+    path : the file.  context : positions that a state may hold.  cache_dtype : "f16", "q8_0" or "f32".
     """
 
     def __init__(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from fucina.cache import Kv, Latent, Layout, Recurrent, State
+from fucina.cache.dtypes import DTYPES
 
 TOY_ROWS = 8
 """Rows of one pass of the toy model."""
@@ -32,6 +34,25 @@ KINDS = {
 }
 
 
+def wide(parts: Sequence) -> tuple:
+    """The same parts with rows 32 times as wide, as q8_0 needs them."""
+    more = lambda part, *names: replace(part, **{name: 32 * getattr(part, name) for name in names})
+    return tuple(
+        more(p, "k_dim", "v_dim")
+        if isinstance(p, Kv)
+        else more(p, "k_dim", "v_dim", "v_at")
+        if isinstance(p, Latent)
+        else p
+        for p in parts
+    )
+
+
+CASES = [(parts, dtype) for dtype in ("f16", "f32") for parts in KINDS.values()]
+CASES += [(wide(parts), "q8_0") for parts in KINDS.values()]
+CASE_NAMES = [f"{name}-{dtype}" for dtype in ("f16", "f32", "q8_0") for name in KINDS]
+"""Every kind of state in every number format."""
+
+
 def toy_state(parts: Sequence = PARTS, capacity: int = 300, dtype: str = "f32", fingerprint: bytes = b"toy") -> State:
     """An empty state of the toy model."""
     return State(Layout(parts, TOY_ROWS), capacity, dtype, fingerprint)
@@ -53,6 +74,12 @@ def expected_rows(state: State, slot: int, tokens: Sequence[int], first: int, la
     return k, k[..., part.v_at : part.v_at + part.v_dim] if isinstance(part, Latent) else numbers(part.v_dim, 97)
 
 
+def kept(state: State, rows: np.ndarray) -> np.ndarray:
+    """Rows as they come back from the state's number format: the same but in q8_0."""
+    form = DTYPES[state.dtype]
+    return form.decode(form.encode(rows))
+
+
 def expected_array(shape: tuple[int, ...], tokens: Sequence[int], start: np.ndarray | None = None) -> np.ndarray:
     """A recurrent part after these tokens: depends on all of them and on their order."""
     a = np.zeros(prod(shape)) if start is None else start.reshape(-1).astype(np.float64)
@@ -72,7 +99,9 @@ def run_pass(state: State, tokens: Sequence[int], first: int, last: int, scratch
         k, v = expected_rows(state, slot, tokens, first, last)
         rows = np.arange(first, last) % state.planes(slot)[0].shape[1]
         for plane, new in zip(state.planes(slot), (k, v), strict=True):
-            plane[:, rows] = np.nan if scratch else new
+            # bytes of 255 are a scale that is not a number
+            nothing = 255 if plane.dtype == np.uint8 else np.nan
+            plane[:, rows] = nothing if scratch else DTYPES[state.dtype].encode(new)
 
 
 def extend(state: State, tokens: Sequence[int], rows: int = TOY_ROWS) -> None:
@@ -137,7 +166,7 @@ def check_claims(state: State, tokens: Sequence[int]) -> None:
         for found, right in zip(
             state.read(slot, first, state.len), expected_rows(state, slot, tokens, first, state.len), strict=True
         ):
-            assert np.array_equal(found, right), (slot, first)
+            assert np.array_equal(found, kept(state, right)), (slot, first)
     if state._banks:
         assert len({m.bank for m in held.marks}) == len(held.marks)
         assert [m.position for m in held.marks] == sorted({m.position for m in held.marks})

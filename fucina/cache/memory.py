@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Collection, Iterator
+from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ..checks import one_of
-from ..errors import KvCacheOverflow, KvCacheShapeMismatch
+from ..errors import KvCacheOverflow
+from .dtypes import DTYPES, CacheDtype, cache_dtype
 from .parts import CHUNK, Kv, Latent, Layout, Recurrent
-
-DTYPES: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
 
 
 def allocate(nbytes: int, what: str) -> np.ndarray:
@@ -38,10 +36,10 @@ def bytes_held(layout: Layout, dtype: str, capacity: int, rows: int) -> int:
 
     Rows count in blocks of 64, since memory is given in pages; pages that no row has touched take nothing.
     """
-    item, rows = DTYPES[dtype].itemsize, -(-rows // CHUNK) * CHUNK
+    rows = -(-rows // CHUNK) * CHUNK
     planes = sum(area.width * min(n, rows) for area, n in zip(layout.areas, layout.strides(capacity), strict=False))
     banks = 3 * layout.areas[-1].width * 4 if layout.recurrent else 0
-    return planes * item + banks
+    return DTYPES[dtype].nbytes(planes) + banks
 
 
 def runs(first: int, last: int, *strides: int) -> Iterator[tuple[int, int]]:
@@ -57,7 +55,8 @@ class Planes:
 
     Attributes
     ----------
-    k, v : views [heads, stride, k_dim] and [heads, stride, v_dim]; of a latent, `v` lies inside `k`.
+    k, v : views [heads, stride, k_dim] and [heads, stride, v_dim], in q8_0 bytes in place of numbers; of a latent, `v`
+        lies inside `k`.
     stored : the arrays that hold bytes of their own: (k, v), of a latent (k,).
     area : index of the area that they are part of.
     """
@@ -98,13 +97,13 @@ def allocate_planes(layout: Layout, capacity: int, dtype: str) -> tuple[list[np.
 
     Raises
     ------
-    KvCacheShapeMismatch : `dtype` is neither "f16" nor "f32".
+    KvCacheShapeMismatch : a `dtype` that is none, or that cannot keep rows of these widths.
     KvCacheOverflow : the machine does not have the memory.
     """
-    one_of("cache dtype", dtype, DTYPES.keys(), KvCacheShapeMismatch)
-    item, strides = DTYPES[dtype], layout.strides(capacity)
+    form, strides = cache_dtype(dtype), layout.strides(capacity)
+    form.check(layout.parts)
     buffers = [
-        allocate(area.width * stride * item.itemsize, f"a cache of {capacity} positions")
+        allocate(form.nbytes(area.width * stride), f"a cache of {capacity} positions")
         for area, stride in zip(layout.areas, strides, strict=False)  # the recurrent area has no stride
     ]
     planes = {}
@@ -112,19 +111,22 @@ def allocate_planes(layout: Layout, capacity: int, dtype: str) -> tuple[list[np.
         part = slot.part
         if isinstance(part, Recurrent):
             continue
-        numbers, stride = buffers[slot.area].view(item), strides[slot.area]
+        items, stride = buffers[slot.area].view(form.item), strides[slot.area]
+        plane = partial(_planes, form, items)
         heads = part.kv_heads if isinstance(part, Kv) else 1
-        k = _planes(numbers, slot.k_offset, heads, stride, part.k_dim)
+        k = plane(slot.k_offset, heads, stride, part.k_dim)
         if isinstance(part, Latent):
-            planes[i] = Planes(slot.area, (k,), k[..., part.v_at : part.v_at + part.v_dim])
+            first, last = form.items(part.v_at), form.items(part.v_at + part.v_dim)
+            planes[i] = Planes(slot.area, (k,), k[..., first:last])
         else:
-            v = _planes(numbers, slot.v_offset, heads, stride, part.v_dim)
+            v = plane(slot.v_offset, heads, stride, part.v_dim)
             planes[i] = Planes(slot.area, (k, v), v)
     return buffers, planes
 
 
-def _planes(numbers: np.ndarray, offset: int, heads: int, stride: int, dim: int) -> np.ndarray:
-    return numbers[stride * offset : stride * (offset + heads * dim)].reshape(heads, stride, dim)
+def _planes(form: CacheDtype, items: np.ndarray, offset: int, heads: int, stride: int, dim: int) -> np.ndarray:
+    first, last = form.items(stride * offset), form.items(stride * (offset + heads * dim))
+    return items[first:last].reshape(heads, stride, form.items(dim))
 
 
 class Banks:

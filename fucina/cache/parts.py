@@ -9,6 +9,8 @@ In an area of planes with `stride` rows per plane, with `row = position % stride
     key of (head, position)    at  base + (stride * (k_offset + head * k_dim) + row * k_dim)         * itemsize
     value of (head, position)  at  base + (stride * (v_offset + head * v_dim) + row * v_step + v_at) * itemsize
 
+In q8_0 that many numbers take 34 bytes for each 32 of them; all counts are multiples of 32 then.
+
 `stride` is a multiple of 64, so the 64 positions from a multiple of 64 on are contiguous in a plane.  A plane that keeps
 every position has `stride >= capacity`: its row is the position.  A plane with a window is a *ring*: its rows are used
 again as soon as no later pass can read them.

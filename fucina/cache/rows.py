@@ -17,7 +17,8 @@ import numpy as np
 
 from ..errors import KvCacheOverflow, KvCacheShapeMismatch
 from .copies import adopt
-from .memory import DTYPES, Planes
+from .dtypes import DTYPES
+from .memory import Planes
 from .parts import Kv, Latent, Layout
 
 if TYPE_CHECKING:
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
 
 def row_bytes(layout: Layout, dtype: str) -> int:
     """Bytes of one position's rows: of all slots that have rows, the areas with a window included."""
-    numbers = sum(_numbers(slot.part) for slot in layout.slots)
-    return numbers * DTYPES[dtype].itemsize
+    return DTYPES[dtype].nbytes(sum(_numbers(slot.part) for slot in layout.slots))
 
 
 def bytes_by_area(layout: Layout, dtype: str) -> list[np.ndarray]:
     """Per area of planes, which bytes of a position's rows are its: indices, int64 [bytes]."""
-    item = DTYPES[dtype].itemsize
-    area_of = np.repeat([s.area for s in layout.slots], [_numbers(s.part) * item for s in layout.slots])
+    sizes = [DTYPES[dtype].nbytes(_numbers(s.part)) for s in layout.slots]
+    area_of = np.repeat([s.area for s in layout.slots], sizes)
     return [np.flatnonzero(area_of == i) for i, area in enumerate(layout.areas) if area.kind != "recurrent"]
 
 
@@ -154,13 +154,13 @@ def _numbers(part: object) -> int:
 
 
 def _fields(state: State, rows: np.ndarray) -> Iterator[tuple[Planes, list[np.ndarray]]]:
-    """Per slot with rows: its planes, and views [n, heads, dim] of `rows` for each stored plane."""
-    numbers = rows.view(DTYPES[state.dtype])
+    """Per slot with rows: its planes, and views [n, heads, items] of `rows` for each stored plane."""
+    items = rows.view(DTYPES[state.dtype].item)
     at = 0
     for _, planes in sorted(state._planes.items()):
         fields = []
         for plane in planes.stored:
             heads, _, dim = plane.shape
-            fields.append(numbers[:, at : at + heads * dim].reshape(len(rows), heads, dim))
+            fields.append(items[:, at : at + heads * dim].reshape(len(rows), heads, dim))
             at += heads * dim
         yield planes, fields

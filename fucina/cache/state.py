@@ -15,6 +15,7 @@ from ..checks import integer
 from ..errors import CannotRewind, KvCacheOverflow, KvCacheShapeMismatch, NoOpenPass
 from . import copies
 from .copies import StateSnapshot
+from .dtypes import DTYPES
 from .memory import Banks, Planes, allocate_planes
 from .parts import Layout, Part, Recurrent
 from .record import Held, Mark, Open, SavedRows
@@ -27,7 +28,7 @@ class State:
     ----------
     layout : where the parts lie, or the parts themselves.
     capacity : positions that fit, at least 1.
-    dtype : "f16" (the default) or "f32", of keys, values and latents; recurrent parts are always float32.
+    dtype : "f16" (the default), "q8_0" or "f32", of keys, values and latents; recurrent parts are always float32.
     fingerprint : identifies the model that the state belongs to; a pass of another model refuses it.
 
     Attributes
@@ -36,7 +37,7 @@ class State:
 
     Raises
     ------
-    KvCacheShapeMismatch : parts or dtype that are none.
+    KvCacheShapeMismatch : parts or dtype that are none; widths that are no multiples of 32 for "q8_0".
     KvCacheOverflow : a capacity that is no count, or more memory than there is.
     """
 
@@ -256,7 +257,10 @@ class State:
         return [*self._words, self._banks.address(transaction.source), self._banks.address(transaction.target)]
 
     def planes(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        """Views of a slot's keys [heads, stride, k_dim] and values [heads, stride, v_dim]; row = position % stride."""
+        """Views of a slot's keys [heads, stride, k_dim] and values [heads, stride, v_dim]; row = position % stride.
+
+        In q8_0 they are bytes, 34 for 32 numbers (see `fucina.cache.dtypes`).
+        """
         p = self._slot(slot)
         return p.k, p.v
 
@@ -266,13 +270,13 @@ class State:
         if not 0 <= position < self.capacity:
             raise KvCacheOverflow(f"position {position} is outside the capacity of {self.capacity}")
         for plane, row in zip(p.stored, (k,) if v is None else (k, v), strict=True):
-            plane[:, position % p.stride] = row
+            plane[:, position % p.stride] = DTYPES[self.dtype].encode(row)
 
     def read(self, slot: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [first, last) as float32: keys [heads, n, k_dim] and values [heads, n, v_dim]."""
         p = self._slot(slot)
-        rows = p.rows(first, last)
-        return p.k[:, rows].astype(np.float32), p.v[:, rows].astype(np.float32)
+        rows, decode = p.rows(first, last), DTYPES[self.dtype].decode
+        return decode(p.k[:, rows]), decode(p.v[:, rows])
 
     def recurrent(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
         """The array that the current pass reads and the one that it writes, float32 of the slot's shape."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GgufError, ModelError, UnsupportedTokenizerFormat
+from ..cache.dtypes import DTYPES
+from ..cache.parts import Part
+from ..errors import GgufError, KvCacheShapeMismatch, ModelError, UnsupportedTokenizerFormat
 from . import common, text
 
 
@@ -94,12 +96,22 @@ def describe(file: Any) -> dict[str, Any]:
         document |= {"runs_here": True, "why_not": None}
         recurrent = 4 * sum(area.width for area in areas if area.kind == "recurrent")
         document |= {"cache_bytes_per_position": 2 * growing, "cache_bytes_of_windows": 2 * fixed}
+        document |= {"cache_bytes_per_position_in_q8_0": _in_q8_0(family.parts, growing)}
         document |= {"cache_bytes_of_recurrent_parts": recurrent}
     except (ModelError, GgufError) as error:
         document |= {"runs_here": False, "why_not": str(error)}
         document |= {"cache_bytes_per_position": None, "cache_bytes_of_windows": None}
-        document |= {"cache_bytes_of_recurrent_parts": None}
+        document |= {"cache_bytes_of_recurrent_parts": None, "cache_bytes_per_position_in_q8_0": None}
     return document
+
+
+def _in_q8_0(parts: tuple[Part, ...], numbers: int) -> int | None:
+    """Bytes of so many numbers in q8_0; None for a model whose cache cannot have it."""
+    try:
+        DTYPES["q8_0"].check(parts)
+    except KvCacheShapeMismatch:
+        return None
+    return DTYPES["q8_0"].nbytes(numbers)
 
 
 def _tokenizer(meta: Any) -> dict[str, Any] | None:
@@ -135,7 +147,9 @@ def _readable(d: dict[str, Any]) -> str:
         more = f", and at most {windows:,} bytes of windows" if windows else ""
         if recurrent := d["cache_bytes_of_recurrent_parts"]:
             more += f", and {recurrent:,} bytes of recurrent parts in each of three banks"
-        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16)"))
+        blocks = d["cache_bytes_per_position_in_q8_0"]
+        other = f"; q8_0: {blocks:,}" if blocks is not None else "; not in q8_0"
+        lines.append(("cache", f"{d['cache_bytes_per_position']:,} bytes per position{more} (f16{other})"))
     if d["needs_naive"]:
         types = ", ".join(d["needs_naive"])
         lines.append(

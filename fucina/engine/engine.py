@@ -68,7 +68,7 @@ class Engine:
     family : config, weights and forward (see `fucina.models`).
     interpreter : runs the forward.
     context : positions that a state may hold.
-    cache_dtype : "f16" or "f32", of keys and values.
+    cache_dtype : "f16", "q8_0" or "f32", of keys and values.
     fingerprint : 16 bytes that name the weights; states carry them.
 
     Attributes

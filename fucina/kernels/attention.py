@@ -50,10 +50,10 @@ class Pass:
         base, stride = k.area(k.stream(k.row(r, R.STREAM)), self.area)
         row = position % stride
         if s.latent:
-            key = base + (stride * self.k_offset + row * s.k_dim) * s.size
-            return key, key + self.v_offset * s.size
-        key = base + (stride * (self.k_offset + h * s.k_dim) + row * s.k_dim) * s.size
-        return key, base + (stride * (self.v_offset + h * s.v_dim) + row * s.v_dim) * s.size
+            key = base + s.bytes(stride * self.k_offset + row * s.k_dim)
+            return key, key + s.bytes(self.v_offset)
+        key = base + s.bytes(stride * (self.k_offset + h * s.k_dim) + row * s.k_dim)
+        return key, base + s.bytes(stride * (self.v_offset + h * s.v_dim) + row * s.v_dim)
 
     def find(self, r: Var, left: Var) -> None:
         """Moves on to the row that holds the unit `left` units after row r's first one (split attention)."""
@@ -92,17 +92,18 @@ class Pass:
             chunk(k, self.shape, self.queries(r, h), *self.cache(r, h, a), n, state, self.mine, self.scale)
 
 
+DTYPES = ("f16", "f32", "q8_0")
 PARAMS = "q q_step out kv_heads k_offset v_offset area window scale:f32"
 
 
-@kernel("attention", ("f16", "f32"), int, int, int, rule="attention", params=PARAMS)
+@kernel("attention", DTYPES, int, int, int, rule="attention", params=PARAMS)
 def attention(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
     """out = softmax(scale · q kᵀ) v of each row's query heads, `heads` of them per kv head, over the positions up to
     its own, at most `window` of them if that is not 0."""
     attend(k, Shape(dtype, heads, k_dim, v_dim))
 
 
-@kernel("latent", ("f16", "f32"), int, int, int, rule="attention", params=PARAMS)
+@kernel("latent", DTYPES, int, int, int, rule="attention", params=PARAMS)
 def latent(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
     """Attention to one head of keys that hold their values, `v_offset` numbers from where they begin.  The kv heads are
     parts of the query heads here, `heads` each; all of them read the same keys."""
@@ -153,7 +154,7 @@ def attend(k: Emitter, shape: Shape) -> None:
         u.set(u.get() + rows.get())
 
 
-@kernel("combine", ("f16", "f32"), int, int, int, rule="rows", params=PARAMS)
+@kernel("combine", DTYPES, int, int, int, rule="rows", params=PARAMS)
 def combine(k: Emitter, dtype: str, heads: int, k_dim: int, v_dim: int) -> None:
     """After a split attention: adds up the partial results of each (row, kv head), first chunk to last."""
     shape = Shape(dtype, heads, k_dim, v_dim)

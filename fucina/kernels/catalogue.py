@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import attention, delta, embed, experts, linear, pack, quantise, rowops  # noqa: F401  (they register kernels)
+from . import attention, cache_rows, delta, embed, experts, linear, pack, quantise, rowops  # noqa: F401  (they register kernels)
 from .registry import KERNELS, Kernel, resolve
 
 

@@ -43,30 +43,33 @@ def scores(
     count = 4 * k.isa.wide
     with k.range(0, n, count) as t:
         ask_next(k, shape, keys, values, t)
-        at = [keys + k.min(t + i, n - 1) * (shape.k_dim * shape.size) for i in range(count)]
-        key = lambda p, j: shape.load(k, *(a + j * shape.size for a in at[p::4]))
+        at = [keys + k.min(t + i, n - 1) * shape.bytes(shape.k_dim) for i in range(count)]
+        key = lambda p, j: shape.reader(k, at[p::4], j)
         dots(k, shape, queries, key, out + t * 4, scale)
     fill(k, len(queries), n, out)
 
 
 def ask_next(k: Emitter, shape: Shape, keys: Value, values: Value, t: Value) -> None:
     count = 4 * k.isa.wide
-    k.prefetch(values + t * (shape.v_step * shape.size), count * shape.v_step * shape.size)
-    k.prefetch(keys + (t + CHUNK) * (shape.k_dim * shape.size), count * shape.k_dim * shape.size)
+    value, key = shape.bytes(shape.v_step), shape.bytes(shape.k_dim)
+    k.prefetch(values + t * value, count * value)
+    k.prefetch(keys + (t + CHUNK) * key, count * key)
 
 
 def dots(k: Emitter, shape: Shape, queries: list[Value], key, out: Value, scale: Value) -> None:
     """out[i, p] = scale · query i · key p for four positions p, or eight.
 
-    key(p, j): numbers j … j + 7 of key p, followed by those of key p + 4 if there are eight.
+    key(p, j)(i): numbers j + i … j + i + 7 of key p, followed by those of key p + 4 if there are eight.
     """
     lanes = 8 * k.isa.wide
     for first, count in together(len(queries), 6 if k.isa.registers == 32 else 3):
         sums = [[k.cell(vec(F32, lanes), 0.0) for _ in range(4)] for _ in range(count)]
-        with k.range(0, shape.k_dim, 8, keep=True) as j:
-            query = lambda i: k.load(F8, queries[first + i] + j * 4).shuffle([n % 8 for n in range(lanes)])
-            for i, p, x, some in pairs(count, 4, query, lambda p: key(p, j)):
-                sums[i][p].set(k.fma(some, x, sums[i][p].get()))
+        with k.range(0, shape.k_dim, shape.unit, keep=True) as j:
+            read = [key(p, j) for p in range(4)]
+            for at in range(0, shape.unit, 8):
+                query = lambda i: k.load(F8, queries[first + i] + (j + at) * 4).shuffle([n % 8 for n in range(lanes)])
+                for i, p, x, some in pairs(count, 4, query, lambda p: read[p](at)):
+                    sums[i][p].set(k.fma(some, x, sums[i][p].get()))
         for i in range(count):
             total = four_sums(k, [s.get() for s in sums[i]])
             k.store(total * k.splat(scale, lanes // 2), out + (first + i) * CHUNK * 4)
@@ -118,7 +121,8 @@ def pairs(n: int, m: int, x, y) -> Iterator[tuple[int, int, Value, Value]]:
 def runs(k: Emitter, shape: Shape) -> list[tuple[int, int, int]]:
     """How the values of a kv head are weighed: (first query, queries, vectors at once), as registers allow."""
     most = 24 if k.isa.registers == 32 else 12
-    return [(a, count, max(1, min(WIDE, most // count))) for a, count in together(shape.heads, most // 2)]
+    wide = [1, 1, 2, 2 if shape.unit > 8 else 3, WIDE]  # a block of q8_0 is cut into equal parts
+    return [(a, count, wide[min(WIDE, most // count)]) for a, count in together(shape.heads, most // 2)]
 
 
 def some_vectors(k: Emitter, shape: Shape, wide: int, part) -> None:
@@ -136,9 +140,7 @@ def weigh(k: Emitter, shape: Shape, n: Value, values: Value, mine: Value, state:
     for first, count, wide in runs(k, shape):
 
         def part(j: Value, vectors: int) -> None:
-            at = values + j * (lanes * shape.size)
-            step = shape.v_step * shape.size
-            value = lambda t, i: shape.load(k, at + t * step + lanes * shape.size * i, lanes=lanes)
+            value = lambda t: shape.reader(k, [values + t * shape.bytes(shape.v_step)], j * lanes, lanes)
             weighted(k, shape, range(first, first + count), vectors, n, value, mine, state, j)
 
         some_vectors(k, shape, wide, part)
@@ -147,12 +149,16 @@ def weigh(k: Emitter, shape: Shape, n: Value, values: Value, mine: Value, state:
 def weighted(
     k: Emitter, shape: Shape, queries: range, vectors: int, n: Value, value, mine: Value, state: Value, j: Value
 ) -> None:
-    """`weigh` for some queries and for vectors j … j + vectors - 1; value(t, i): vector j + i of position t."""
+    """`weigh` for some queries and for vectors j … j + vectors - 1.
+
+    value(t)(i): numbers from i on of position t, counted from vector j.
+    """
     ty = vec(F32, shape.lanes(k))
     sums = [[k.cell(ty, 0.0) for _ in range(vectors)] for _ in queries]
     with k.range(0, n, keep=True) as t:
         weight = lambda q: k.splat(k.load(F32, mine + t * 4 + (queries[0] + q) * CHUNK * 4), ty.count)
-        for q, i, w, v in pairs(len(queries), vectors, weight, lambda i: value(t, i)):
+        read = value(t)
+        for q, i, w, v in pairs(len(queries), vectors, weight, lambda i: read(i * ty.count)):
             sums[q][i].set(k.fma(w, v, sums[q][i].get()))
     for q, s in zip(queries, sums):
         head = state + q * shape.head
@@ -207,10 +213,12 @@ class Tile:
             ask_next(k, shape, keys, values, t)
             place = lambda p, j: self.some + (j + p * shape.k_dim) * (4 * wide)
             for p in range(4):
-                four = [keys + k.min(t + p + 4 * i, n - 1) * (shape.k_dim * shape.size) for i in range(wide)]
-                with k.range(0, shape.k_dim, 8) as j:
-                    k.store(shape.load(k, *(a + j * shape.size for a in four)), place(p, j))
-            key = lambda p, j: k.load(vec(F32, 8 * wide), place(p, j))
+                four = [keys + k.min(t + p + 4 * i, n - 1) * shape.bytes(shape.k_dim) for i in range(wide)]
+                with k.range(0, shape.k_dim, shape.unit) as j:
+                    read = shape.reader(k, four, j)
+                    for i in range(0, shape.unit, 8):
+                        k.store(read(i), place(p, j + i))
+            key = lambda p, j: lambda i: k.load(vec(F32, 8 * wide), place(p, j + i))
             self.each(t, lambda n, q, mine, state: dots(k, shape, q, key, mine + t * 4, scale))
 
         def weights(n: Value, q, mine: Value, state: Value) -> None:
@@ -222,12 +230,12 @@ class Tile:
         for first, count, at_once in runs(k, shape):
 
             def part(j: Value, vectors: int) -> None:
-                place = lambda t, i: self.some + (t * vectors + i) * (4 * lanes)
+                place = lambda t, i: self.some + (t * (vectors * lanes) + i) * 4
                 with k.range(0, n) as t:
-                    for i in range(vectors):
-                        at = values + (t * shape.v_step + (j + i) * lanes) * shape.size
-                        k.store(shape.load(k, at, lanes=lanes), place(t, i))
-                value = lambda t, i: k.load(vec(F32, lanes), place(t, i))
+                    read = shape.reader(k, [values + t * shape.bytes(shape.v_step)], j * lanes, lanes)
+                    for i in range(0, vectors * lanes, lanes):
+                        k.store(read(i), place(t, i))
+                value = lambda t: lambda i: k.load(vec(F32, lanes), place(t, i))
                 queries = range(first, first + count)
                 self.each(0, lambda n, q, mine, to: weighted(k, shape, queries, vectors, n, value, mine, to, j))
 

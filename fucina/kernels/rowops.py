@@ -1,4 +1,4 @@
-"""Everything that is neither a matrix product nor attention: norms, rope, gates, sums, joined rows, cache rows.
+"""Everything that is neither a matrix product nor attention: norms, rope, gates, sums, joined rows.
 
 Lengths need not be multiples of 8: the last vector of a row is loaded and stored with a mask.
 """
@@ -196,28 +196,6 @@ def concat(k: Emitter) -> None:
             to = p.out + (r * p.heads + h) * (p.x_cols + p.y_cols) * 4
             copy(k, p.x + (r * p.x_step + h * p.x_head) * 4, to, p.x_cols)
             copy(k, p.y + (r * p.y_step + h * p.y_head) * 4, to + p.x_cols * 4, p.y_cols)
-
-
-@kernel(
-    "kv_append",
-    ("f16", "f32"),
-    rule="rows",
-    params="key key_step value value_step heads k_dim v_dim k_offset v_offset area",
-)
-def kv_append(k: Emitter, dtype: str) -> None:
-    """Writes each row's keys and values at its position of its stream's planes.  k_dim and v_dim are multiples of 8,
-    v_dim is 0 where values are a part of the keys."""
-    p, size = k.p, 2 if dtype == "f16" else 4
-    with k.range(k.u0, k.u1) as r:
-        base, stride = k.area(k.stream(k.row(r, R.STREAM)), p.area)
-        position = k.row(r, R.POS) % stride
-        sides = ((p.key, p.key_step, p.k_dim, p.k_offset), (p.value, p.value_step, p.v_dim, p.v_offset))
-        for x, step, dim, offset in sides:
-            with k.range(0, p.heads) as h:
-                source, to = x + (r * step + h * dim) * 4, base + (stride * (offset + h * dim) + position * dim) * size
-                with k.range(0, dim, 8) as j:
-                    v = k.load(F8, source + j * 4)
-                    k.store(k.isa.to_half(k, v) if dtype == "f16" else v, to + j * size)
 
 
 @kernel("gather_rows", rule="rows", params="x x_step out cols")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..cache import Kv, Latent
+from ..cache.dtypes import DTYPES
 from ..loading import load
 from ..model import Model
 from .questions import Request
@@ -74,13 +75,13 @@ class FucinaEngine:
 
     def _kv_reads(self) -> list[list[int]]:
         """[layers, bytes per position, window or 0] of each kind of layer that looks back at positions."""
-        size = 2 if self.model.cache_dtype == "f16" else 4
+        size = DTYPES[self.model.cache_dtype].nbytes
         kinds: Counter[tuple[int, int]] = Counter()
         for part in self.model.family.parts:
             if isinstance(part, Kv):
-                kinds[part.kv_heads * (part.k_dim + part.v_dim) * size, part.window] += 1
+                kinds[size(part.kv_heads * (part.k_dim + part.v_dim)), part.window] += 1
             elif isinstance(part, Latent):
-                kinds[part.k_dim * size, 0] += 1
+                kinds[size(part.k_dim), 0] += 1
         return [[count, width, window] for (width, window), count in kinds.items()]
 
     def settings_of(self, use: str) -> None:

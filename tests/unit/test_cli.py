@@ -415,6 +415,7 @@ def test_info(cli, path):
     assert document["parameters"] * 4 == document["tensor_types"]["F32"]["bytes"]
     assert document["cache_bytes_per_position"] == 2 * 2 * 2 * (16 + 16)  # layers, heads, K and V, two bytes each
     assert document["cache_bytes_of_windows"] == 0
+    assert document["cache_bytes_per_position_in_q8_0"] is None  # heads of 16
     assert "tokenizer.chat_template" in document["metadata"]
     status, out, _ = cli("info", path, "--tensors", "--metadata")
     assert status == 0 and out.isascii()
@@ -427,6 +428,7 @@ def test_info_of_a_family_with_windows(cli):
     document = json.loads(out)
     layer = 2 * 2 * (32 + 32)  # bytes, heads, K and V
     assert status == 0 and document["cache_bytes_per_position"] == layer
+    assert document["cache_bytes_per_position_in_q8_0"] == layer * 34 // 64
     assert document["cache_bytes_of_windows"] == 5 * layer * 192  # rows: a window of 8 and a pass of 128, in 64s
     assert "at most 245,760 bytes of windows" in cli("info", str(TINY / "gemma3.gguf"))[1]
 

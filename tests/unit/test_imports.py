@@ -35,7 +35,7 @@ BELOW = {
     "embedding": "checks engine",
     "saving": "cache engine errors interrupts",
     "generation": "checks defaults engine errors sampling saving speculative",
-    "loading": "checks engine errors gguf hub model models ops tokenizers",
+    "loading": "cache checks engine errors gguf hub model models ops tokenizers",
     "chat": "cache checks defaults engine errors generation interrupts sampling saving speculative tokenizers",
     "perplexity": "checks engine errors model",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",

@@ -66,19 +66,21 @@ def test_row_operations():
         assert same_bits(one_op.rope(*args, NEON), one_op.rope(*args))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("group,kv_heads,k_dim,v_dim", [(3, 2, 16, 16), (5, 1, 24, 40)])
+@pytest.mark.parametrize(
+    ("group", "kv_heads", "k_dim", "v_dim", "dtype"),
+    [(*shape, d) for d in ("f16", "f32") for shape in ((3, 2, 16, 16), (5, 1, 24, 40))]
+    + [(*shape, "q8_0") for shape in ((3, 2, 32, 32), (5, 1, 96, 64))],
+)
 def test_cache_rows_and_attention(group, kv_heads, k_dim, v_dim, dtype):
     rng = np.random.default_rng(2)
     key, value = (rng.standard_normal((150, kv_heads * d)).astype(np.float32) for d in (k_dim, v_dim))
     key[0, :8] = [65519, 65520, 1e9, 1e-9, 2.0**-25, 2.0**-24 * 1.5, -0.0, 1 + 2.0**-11]
-    kind = "f16" if dtype == np.float16 else "f32"
-    states = [State([Kv(kv_heads, k_dim, v_dim)], 150, kind) for _ in range(2)]
+    states = [State([Kv(kv_heads, k_dim, v_dim)], 150, dtype) for _ in range(2)]
     for state, isa in zip(states, (NEON, None)):
         one_op.append(state, key, value, range(150), isa)
     for mine, theirs in zip(*(state.planes(0) for state in states)):
         assert same_bits(mine, theirs)
-    states[0].planes(0)[0][:, 0] = 0.5  # no infinities in what follows
+    states[0].planes(0)[0][:, 0] = 1 if dtype == "q8_0" else 0.5  # no infinities in what follows
     q = rng.standard_normal((4, group * kv_heads * k_dim)).astype(np.float32)
     args = (states[0], q, group * kv_heads, 0.3, [3, 64, 100, 149])
     for window in (0, 70):

@@ -13,6 +13,7 @@ from fucina.cache.persist import append_plain, inspect, plain, read_header, read
 from fucina.cache.persist import header as headers
 from fucina.cache.persist.header import plain_bytes, plain_row_bytes
 from fucina.errors import KvFileError, KvFileInvalid, KvPersistTokenMismatch
+from fucina.gguf import GgmlType, dequantize
 from tests.kv_files import TOKENS, Crash, DyingFile, MemoryFile, ToyModel, filled
 from tests.state_models import check_claims, extend
 
@@ -225,6 +226,35 @@ def test_another_prefix_begins_the_file_anew(tmp_path):
     assert path.read_bytes() == expected([(2, 32)] * 3, TOKENS[:6], 3)
     append_plain(path, state, TOKENS[:6])
     assert path.read_bytes() == expected([(2, 32)] * 3, TOKENS[:6])
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_files_in_q8_0_hold_blocks_as_weights_do(prefix, tmp_path):
+    """Read by hand: the decoder of weights gives what the state holds.  A state of another dtype refuses the file."""
+    path, layers = tmp_path / "a", (Kv(2, 32, 32), Kv(1, 64, 64))
+    model = ToyModel(layers, "q8_0")
+    state = filled(model, 7)
+    append_plain(path, state, TOKENS[prefix:7], prefix)
+    data, start = path.read_bytes(), (32 if prefix else 24) + 8 * len(layers)
+    assert data[:8] == (b"FUXKV002" if prefix else b"FUXKV001") and data[start - 20 : start - 16] == struct.pack(
+        "<I", 1
+    )
+    width = 4 + 2 * (2 * 34 + 2 * 34)
+    assert len(data) == start + 7 * width
+    records = np.frombuffer(data, np.uint8, offset=start).reshape(7, width)
+    assert records[prefix:, :4].copy().view("<u4")[:, 0].tolist() == TOKENS[prefix:7]
+    numbers = dequantize(np.ascontiguousarray(records[:, 4:]), GgmlType.Q8_0)  # [positions, numbers]
+    rows = [plane for slot in range(2) for plane in state.read(slot, 0, 7)]  # [heads, positions, dim]
+    assert np.array_equal(numbers, np.concatenate([r.swapaxes(0, 1).reshape(7, -1) for r in rows], axis=1))
+    loaded = load(path, model, capacity=16)
+    assert (loaded.tokens, loaded.prefix_rows) == (TOKENS[prefix:7], prefix)
+    check_claims(loaded.state, TOKENS)
+    other = ToyModel(layers, "f16")
+    assert load(path, other) is None
+    assert inspect(path, other).why == "its rows are q8_0, those of the cache f16"
+    save(path, state, TOKENS[:7])
+    assert read_header(path).dtype == "q8_0" and load(path, other) is None
+    assert inspect(path, other).why == "its rows are q8_0, those of the cache f16"
 
 
 def test_tokens_must_be_as_many_as_rows(tmp_path):

@@ -264,7 +264,7 @@ def test_names_and_arguments_of_load():
         {"backend": "gpu"},
         {"threads": 0},
         {"context": -1},
-        {"cache_dtype": "q8_0"},
+        {"cache_dtype": "q4_0"},
         {"dequantize": {"F32": abs}},
     ):
         with pytest.raises(InvalidOption):

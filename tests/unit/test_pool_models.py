@@ -26,10 +26,11 @@ def model(tmp_path_factory):
     model.close()
 
 
-@pytest.fixture(scope="module", params=["recurrent", "latent", "ring"])
+@pytest.fixture(scope="module", params=["recurrent", "latent", "ring", "qwen3 in q8_0", "qwen35 in q8_0"])
 def toy(request):
-    """A toy of each kind of state."""
-    model = toy_model(request.param)
+    """A toy of each kind of state, and two whose keys and values lie in blocks."""
+    kind, _, dtype = request.param.partition(" in ")
+    model = toy_model(kind, cache_dtype=dtype or None)
     yield model
     model.close()
 

@@ -24,21 +24,35 @@ from .tiny_models import EAGER, FAMILIES, new_cache, run
 
 LENGTH = 200  # positions of a reference stream: three borders of 64, and the toy's rings of 192 rows wrap
 STREAMS = 3
-families = pytest.mark.parametrize("family", list(FAMILIES))
-all_families = pytest.mark.parametrize("family", [*FAMILIES, *KINDS, *(n for n in REAL if n not in FAMILIES)])
+BLOCKS = [f"{n} in q8_0" for n in FAMILIES]  # keys and values in blocks
+families = pytest.mark.parametrize("family", [*FAMILIES, *BLOCKS])
+all_families = pytest.mark.parametrize(
+    "family", [*FAMILIES, *KINDS, *(n for n in REAL if n not in FAMILIES), *BLOCKS, "qwen35 in q8_0", "qwen3 in q8_0"]
+)
 
 
 @cache
 def loaded(family: str) -> LoadedFamily:
     """A tiny model or a toy."""
-    return FAMILIES[family]() if family in FAMILIES else toy_family(family, "quantised")
+    name = family.removesuffix(" in q8_0")
+    return FAMILIES[name]() if name in FAMILIES else toy_family(name, "quantised")
+
+
+def dtype_of(family: str) -> str:
+    """Number format of keys and values."""
+    return "q8_0" if family.endswith(" in q8_0") else "f16"
+
+
+def fresh(family: str, capacity: int = 512) -> State:
+    """An empty state."""
+    return new_cache(loaded(family), capacity, dtype_of(family))
 
 
 @cache
 def team(family: str, threads: int, eager: bool = True) -> Native:
     """Interpreters that all tests share, since their threads and weights do not depend on what ran before."""
     chunks = EAGER if eager else {"tiny_ns": 1500, "target_ns": 16000}
-    return Native(loaded(family), threads=threads, context=512, **chunks)
+    return Native(loaded(family), threads=threads, context=512, cache_dtype=dtype_of(family), **chunks)
 
 
 @cache
@@ -49,7 +63,7 @@ def tokens(family: str, stream: int) -> list[int]:
 @cache
 def reference(family: str, stream: int) -> tuple[np.ndarray, State]:
     """Logits and cache of a stream that was run alone, one row at a time, by one thread."""
-    kv, ids, one = new_cache(loaded(family)), tokens(family, stream), team(family, 1)
+    kv, ids, one = fresh(family), tokens(family, stream), team(family, 1)
     logits = np.concatenate([run(one, [(kv, [t])]) for t in ids])
     assert np.isfinite(logits).all()
     return logits, kv
@@ -78,7 +92,7 @@ def test_any_number_of_rows(family, threads):
     """Passes of m = 1 … 64 and 128 rows, from a position such that contexts cross chunk borders."""
     ids = tokens(family, 0)
     start = 50
-    base = new_cache(loaded(family))
+    base = fresh(family)
     run(team(family, threads), [(base, ids[:start])])
     same_cache(family, 0, base)
     for m in [*range(1, 65), 128]:
@@ -91,7 +105,7 @@ def test_any_number_of_rows(family, threads):
 def test_usual_chunks(family):
     """The same with the chunk sizes that are used outside of tests."""
     for threads in (1, 2, 3):
-        kv, ids = new_cache(loaded(family)), tokens(family, 1)
+        kv, ids = fresh(family), tokens(family, 1)
         same_rows(family, 1, 0, run(team(family, threads, False), [(kv, ids[:128])]))
         for p in range(128, 140):
             same_rows(family, 1, p, run(team(family, threads, False), [(kv, ids[p : p + 1])]))
@@ -102,7 +116,7 @@ def test_every_cut_of_a_prefill(family):
     """A prompt of 130 tokens in two passes, at every border that matters and some that do not."""
     ids = tokens(family, 2)[:130]
     for i, cut in enumerate((2, 31, 63, 64, 65, 70, 71, 100, 127, 128)):
-        kv = new_cache(loaded(family))
+        kv = fresh(family)
         pair = team(family, 1 + i % 3)
         same_rows(family, 2, 0, run(pair, [(kv, ids[:cut])]))
         same_rows(family, 2, cut, run(pair, [(kv, ids[cut:])]))
@@ -114,7 +128,7 @@ def test_every_cut_of_a_prefill(family):
 @given(data=st.data())
 def test_any_company(family, data):
     """Streams in any order, passes of any size, rewound in between as far as they can be, logits for some rows only."""
-    caches = [new_cache(loaded(family), data.draw(st.sampled_from((LENGTH, 300)))) for _ in range(STREAMS)]
+    caches = [fresh(family, data.draw(st.sampled_from((LENGTH, 300)))) for _ in range(STREAMS)]
     for _ in range(data.draw(st.integers(1, 6))):
         takes = []
         for kv in caches:
@@ -140,8 +154,8 @@ def test_any_company(family, data):
         same_cache(family, s, kv)
 
 
-@families
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])
 def test_bits_of_the_readable_twin(family, dtype):
     """Against NumPy with the same rounding and the same order of sums: every bit, past a border of 64."""
     model = loaded(family)
@@ -160,7 +174,7 @@ def test_bits_of_the_readable_twin(family, dtype):
 @families
 def test_close_to_the_maths(family):
     """Against NumPy that does not round activations: what int8 blocks cost, and no more."""
-    kv, ids = new_cache(loaded(family), 256), tokens(family, 0)[:90]
+    kv, ids = fresh(family, 256), tokens(family, 0)[:90]
     want = run(Naive(loaded(family)), [(kv, ids)])
     got = reference(family, 0)[0][:90]
     error = np.sqrt(((got - want) ** 2).mean(axis=1) / (want**2).mean(axis=1))  # of each row
@@ -170,7 +184,7 @@ def test_close_to_the_maths(family):
 @families
 def test_no_logits_wanted(family):
     """A pass that only fills the cache."""
-    kv, ids = new_cache(loaded(family)), tokens(family, 0)
+    kv, ids = fresh(family), tokens(family, 0)
     out = run(team(family, 2), [(kv, ids[:70])], wanted=np.zeros(70, bool))
     assert out.shape == (0, loaded(family).config.vocab_size)
     same_cache(family, 0, kv)
@@ -180,7 +194,7 @@ def test_no_logits_wanted(family):
 @families
 def test_results_are_new_arrays(family):
     """A caller may keep logits: the next pass does not change them."""
-    kv, ids = new_cache(loaded(family)), tokens(family, 0)
+    kv, ids = fresh(family), tokens(family, 0)
     first = run(team(family, 2), [(kv, ids[:3])])
     kept = first.copy()
     run(team(family, 2), [(kv, ids[3:9])])

@@ -21,9 +21,10 @@ SAMPLERS = (
 )
 
 
-@pytest.fixture(scope="module", params=["f32", "f16"])
+@pytest.fixture(scope="module", params=["f32", "f16", "q8_0"])
 def tiny(request):
-    m = fucina.load(TINY / "llama.gguf", threads=2 if request.param == "f16" else 1, cache_dtype=request.param)
+    name = "qwen3" if request.param == "q8_0" else "llama"  # q8_0 needs heads of a multiple of 32
+    m = fucina.load(TINY / f"{name}.gguf", threads=1 if request.param == "f32" else 2, cache_dtype=request.param)
     yield m
     m.close()
 
@@ -139,7 +140,7 @@ def test_scenarios_on_a_toy(block, recurrent):
 
 def test_scenarios_on_the_real_engine(tiny):
     """Keys, values and logits come from the compiled forward here, at 1 to 49 rows."""
-    first = 5000 if tiny.cache_dtype == "f32" else 5050
+    first = {"f32": 5000, "f16": 5050, "q8_0": 5100}[tiny.cache_dtype]
     assert sum(check(Case(seed, 256, longest=24), tiny).accepted for seed in range(first, first + 50)) > 100
 
 
@@ -154,7 +155,7 @@ def test_scenarios_of_other_families(family):
 @pytest.mark.parametrize("real", [False, True])
 def test_batches(tiny, real):
     """1 to 4 streams with decoders of every kind in one pass: each is what it is alone."""
-    first = 0 if tiny.cache_dtype == "f32" else 1000
+    first = {"f32": 0, "f16": 1000, "q8_0": 2000}[tiny.cache_dtype]
     for seed in range(first, first + (10 if real else 50)):
         r = random.Random(seed)
         vocab = 256 if real else 24

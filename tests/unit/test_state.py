@@ -1,11 +1,19 @@
 """The state of a stream: layout, transactions, ways back, copies."""
 
+from fractions import Fraction
+from math import floor
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fucina.cache import MAX_ROWS, Kv, Latent, Layout, Recurrent, State
+from fucina.cache.dtypes import DTYPES
+from fucina.cache.memory import bytes_held
+from fucina.cache.rows import row_bytes
 from fucina.errors import CannotRewind, KvCacheOverflow, KvCacheShapeMismatch, NoOpenPass
-from tests.state_models import KINDS, PARTS, check_claims, extend, fail, run_pass, toy_state
+from tests.state_models import CASE_NAMES, CASES, KINDS, PARTS, check_claims, extend, fail, run_pass, toy_state, wide
 
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(0, 1000, 300)]
 
@@ -17,11 +25,11 @@ def states(*names):
 # --- layout -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("capacity", [1, 63, 64, 65, 300])
 def test_addresses_follow_the_documented_formulas(capacity, dtype):
-    state = toy_state(capacity=capacity, dtype=dtype)
-    item = np.dtype({"f16": np.float16, "f32": np.float32}[dtype]).itemsize
+    state = toy_state(wide(PARTS) if dtype == "q8_0" else PARTS, capacity, dtype)
+    size = {"f16": lambda n: 2 * n, "f32": lambda n: 4 * n, "q8_0": lambda n: n // 32 * 34}[dtype]
     state.begin(1)
     words = state.words()
     assert len(words) == 2 * len(state.layout.areas) <= 14
@@ -36,9 +44,9 @@ def test_addresses_follow_the_documented_formulas(capacity, dtype):
         for head in range(len(k)):
             for position in {0, capacity // 2, capacity - 1}:
                 row = position % stride
-                at = base + (stride * (where.k_offset + head * part.k_dim) + row * part.k_dim) * item
+                at = base + size(stride * (where.k_offset + head * part.k_dim) + row * part.k_dim)
                 assert k[head, row].ctypes.data == at
-                at = base + (stride * (where.v_offset + head * part.v_dim) + row * where.v_step + where.v_at) * item
+                at = base + size(stride * (where.v_offset + head * part.v_dim) + row * where.v_step + where.v_at)
                 assert v[head, row].ctypes.data == at
 
 
@@ -54,6 +62,98 @@ def test_planes_of_one_kind_lie_in_order_without_gaps():
     state = State((Kv(2, 8, 16), Kv(3, 16, 8)), 65)
     assert state.byte_size() == 2 * 128 * (2 * (8 + 16) + 3 * (16 + 8))
     assert [(s.k_offset, s.v_offset) for s in state.layout.slots] == [(0, 16), (48, 96)]
+
+
+def test_q8_0_takes_34_bytes_where_f16_takes_64():
+    for parts in (wide(PARTS[:2]), (Kv(3, 64, 64),) * 30, wide(KINDS["latent"])):
+        half, state = (State(parts, 500, dtype) for dtype in ("f16", "q8_0"))
+        assert state.byte_size() * 64 == half.byte_size() * 34
+        layout = state.layout
+        assert bytes_held(layout, "q8_0", 500, 200) * 64 == bytes_held(layout, "f16", 500, 200) * 34
+        assert row_bytes(layout, "q8_0") * 64 == row_bytes(layout, "f16") * 34
+
+
+def test_recurrent_parts_are_float32_beside_any_number_format():
+    sizes = [State((Recurrent((100, 7)),), 500, dtype).byte_size() for dtype in ("f16", "q8_0", "f32")]
+    assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (Kv(2, 48, 64), "slot 1 has keys of 48"),
+        (Kv(2, 64, 16), "slot 1 has values of 16"),
+        (Latent(40, 32), "slot 1 has rows of 40"),
+        (Latent(64, 24), "slot 1 has values of 24"),
+        (Latent(64, 32, 16), "slot 1 has values from 16"),
+    ],
+)
+def test_widths_that_are_no_blocks_are_refused_by_name(part, message):
+    with pytest.raises(KvCacheShapeMismatch, match=f"blocks of 32 numbers, {message}; expected a multiple of 32"):
+        State((Kv(1, 32, 32), part), 10, "q8_0")
+    State((Kv(1, 32, 32), part), 10, "f16")
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_q8_0_rounds_as_it_says(data):
+    """Each number of a block by exact arithmetic: d = max / 127 in float32, halves away from zero, d kept as float16."""
+    numbers = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**20), max_value=2.0**20)
+    halves = st.integers(-254, 254).map(lambda n: n / 2)
+    block = np.array(data.draw(st.lists(st.one_of(numbers, halves), min_size=32, max_size=32)), np.float32)
+    if data.draw(st.booleans()):
+        block[data.draw(st.integers(0, 31))] = 127  # a scale of 1: halves are ties
+    form = DTYPES["q8_0"]
+    raw = form.encode(block)
+    assert raw.shape == (34,)
+    d = np.abs(block).max() / np.float32(127)
+    assert raw[:2].view(np.float16)[0] == np.float16(d)
+    inverse = np.float32(1) / d if d > 2.0**-100 else np.float32(0)
+    for x, q in zip(block * inverse, raw[2:].view(np.int8), strict=True):
+        exact = Fraction(float(x))
+        want = floor(abs(exact) + Fraction(1, 2))
+        assert q == min(want, 127) * (-1 if exact < 0 else 1)
+    again = form.decode(raw)
+    assert np.array_equal(again, raw[:2].view(np.float16).astype(np.float32) * raw[2:].view(np.int8))
+    if np.abs(block).max() > 1e-2:
+        assert np.abs(again - block).max() <= 0.51 * d + np.abs(block).max() * 2.0**-10
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_shows_in_its_block_alone(bad):
+    row = np.ones(96, np.float32)
+    row[40] = bad
+    again = DTYPES["q8_0"].decode(DTYPES["q8_0"].encode(row))
+    assert not np.isfinite(again[32:64]).any() and np.allclose(again[[*range(32), *range(64, 96)]], 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("parts", "dtype"), CASES, ids=CASE_NAMES)
+def test_every_number_format_goes_through_everything(parts, dtype):
+    """Passes, a rollback, a way back, a snapshot and a copy: each holds what the toy model computes."""
+    state = toy_state(parts, dtype=dtype)
+    extend(state, TOKENS[:40])
+    state.checkpoint()
+    extend(state, TOKENS[:130])
+    fail(state, 70, 2)
+    check_claims(state, TOKENS)
+    other = toy_state(parts, 200, dtype)
+    other.restore(state.snapshot())
+    check_claims(other, TOKENS)
+    third = toy_state(parts, 140, dtype)
+    third.copy_rows(state, 0, 130)
+    check_claims(third, TOKENS)
+    for s in (state, other, third):
+        s.rewind(s.rewind_point(100))
+        check_claims(s, TOKENS)
+        extend(s, TOKENS[: s.len + 30])
+        check_claims(s, TOKENS)
+
+
+def test_states_of_two_number_formats_exchange_nothing():
+    mine, theirs = (State((Kv(1, 32, 32),), 10, dtype) for dtype in ("q8_0", "f16"))
+    for do in (lambda: mine.restore(theirs.snapshot()), lambda: theirs.copy_rows(mine, 0, 0)):
+        with pytest.raises(KvCacheShapeMismatch, match="another geometry or dtype"):
+            do()
 
 
 def test_windows_cost_a_window_and_one_pass():
@@ -89,7 +189,7 @@ def test_recurrent_parts_have_three_banks_and_one_more_per_checkpoint_in_use():
         (lambda: Latent(5, 3, 3), "3 numbers from 3 on of 5"),
         (lambda: Recurrent(()), "at least one size"),
         (lambda: Recurrent((2, 0)), "got 0"),
-        (lambda: State(PARTS, 4, "q8_0"), "one of 'f16', 'f32', got 'q8_0'"),
+        (lambda: State(PARTS, 4, "q4_0"), "one of 'f16', 'q8_0', 'f32', got 'q4_0'"),
     ],
 )
 def test_impossible_parts_are_refused(make, message):

@@ -125,8 +125,12 @@ def new_cache(family: LoadedFamily, capacity: int = 512, dtype: str = "f16") -> 
     noise = np.random.default_rng(0)
     for slot, part in enumerate(family.parts):
         for plane in () if isinstance(part, Recurrent) else state.planes(slot):
-            plane[...] = noise.standard_normal(plane.shape) * 100
-            plane[:, ::7] = np.nan
+            if dtype == "q8_0":  # any bytes, and scales that are no number
+                plane[...] = noise.integers(0, 256, plane.shape)
+                plane[:, ::7] = 255
+            else:
+                plane[...] = noise.standard_normal(plane.shape) * 100
+                plane[:, ::7] = np.nan
     return state
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import KvCacheShapeMismatch, KvFileInvalid
-from ..memory import DTYPES
+from ..dtypes import DTYPES
 from ..parts import Kv, Latent, Layout, Part, Recurrent
 from ..rows import row_bytes
 from .files import Storage
@@ -148,8 +148,8 @@ def _read3(file: Storage, begin: bytes) -> Header:
     (checksum,) = struct.unpack_from("<I", data, size - 4)
     if checksum != zlib.crc32(data[:-4]):
         raise KvFileInvalid("the header's checksum does not fit its bytes")
-    if code not in (CODES["f16"], CODES["f32"]):
-        raise KvFileInvalid(f"its rows are of dtype {_NAMES.get(code, code)}; version 3 holds f16 and f32")
+    if code not in _NAMES:
+        raise KvFileInvalid(f"its rows are of dtype {code}; expected 0 (f16), 1 (q8_0) or 2 (f32)")
     if length > len(name) or count > _MAX_PARTS:
         raise KvFileInvalid(f"its header claims a fingerprint of {length} bytes and {count} parts")
     try:
@@ -169,6 +169,7 @@ def _read3(file: Storage, begin: bytes) -> Header:
 
 def _sizes(parts: tuple[Part, ...], dtype: str) -> tuple[int, int]:
     layout = Layout(parts)
+    DTYPES[dtype].check(parts)
     return row_bytes(layout, dtype), layout.areas[-1].width * 4 if layout.recurrent else 0
 
 
@@ -249,8 +250,7 @@ def plain_bytes(parts: tuple[Part, ...], dtype: str, prefix_rows: int, rows: int
 
 def plain_row_bytes(parts: tuple[Part, ...], dtype: str) -> int:
     """Bytes of one position's rows in versions 1 and 2: 2 per number, in q8_0 34 per 32 numbers."""
-    numbers = sum(2 * p.kv_heads * p.k_dim for p in parts if isinstance(p, Kv))
-    return numbers // 32 * 34 if dtype == "q8_0" else numbers * DTYPES[dtype].itemsize
+    return DTYPES[dtype].nbytes(sum(2 * p.kv_heads * p.k_dim for p in parts if isinstance(p, Kv)))
 
 
 def _read_plain(file: Storage, version: int) -> Header:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def check_expressible(state: State) -> None:
     """Raise KvFileInvalid for a state that these versions cannot hold."""
-    if state.dtype != "f16":
+    if state.dtype not in ("f16", "q8_0"):
         raise KvFileInvalid(f"versions 1 and 2 hold rows of f16 or q8_0, those of the state are {state.dtype}")
     for i, part in enumerate(state.parts):
         if not isinstance(part, Kv) or part.k_dim != part.v_dim:

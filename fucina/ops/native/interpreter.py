@@ -46,7 +46,7 @@ class Native:
     family : what to run (see `fucina.models`).
     threads : threads of a pass; None takes the physical cores that the process may use.
     context : positions that a state may hold.
-    cache_dtype : "f16" or "f32".
+    cache_dtype : "f16", "q8_0" or "f32".
     options : of the team, for tests; see `team.TeamOptions`.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...cache.dtypes import DTYPES
 from ...cache.parts import Kv, Latent, Layout, Recurrent, Slot
 from ...errors import ModelError
 from ...gguf.weights import Matrix
@@ -34,7 +35,7 @@ class Recorder(Products):
     ----------
     sources : addresses of weights and tables.
     layout : where the parts of a stream's state lie.
-    cache_dtype : "f16" or "f32".
+    cache_dtype : "f16", "q8_0" or "f32".
     overrides : functions that take the place of ops.
     head : see `Recording`.
 
@@ -54,7 +55,8 @@ class Recorder(Products):
         super().__init__(sources, overrides, head)
         self.scratch, self.part = SCRATCH_BYTES, 64
         self._layout, self._dtype = layout, cache_dtype
-        self._item = 2 if cache_dtype == "f16" else 4
+        DTYPES[cache_dtype].check(layout.parts)
+        self._item = -(-DTYPES[cache_dtype].nbytes(32) // 32)  # bytes of a number, rounded up
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
