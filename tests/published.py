@@ -119,7 +119,7 @@ def tokenizer(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     described = byte_level(PRE[family], ignore_merges=family == "llama")
     return described, {
         "bos_token": "<|begin|>" if family != "qwen3" else None,
-        "eos_token": {"content": "<|im_end|>"},
+        "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "add_bos_token": family == "llama",
         "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",

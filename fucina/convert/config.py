@@ -16,18 +16,22 @@ from ..errors import ConvertError
 REQUIRED: Any = object()
 MAX_COUNT = 1 << 24
 
-# Keys that do not change what is computed from a text: how the model was made, how a library runs it, which ids mark
-# texts (the tokenizer's files say that too).
-IRRELEVANT = frozenset(
-    "architectures model_type torch_dtype dtype transformers_version use_cache bos_token_id eos_token_id pad_token_id"
-    " sep_token_id decoder_start_token_id initializer_range attention_dropout pretraining_tp output_router_logits"
-    " router_aux_loss_coef aux_loss_alpha seq_aux ep_size _name_or_path name_or_path auto_map unsloth_version unsloth_fixed"
-    " transformers.js_config output_attentions output_hidden_states return_dict problem_type id2label label2id"
-    " chunk_size_feed_forward tokenizer_class _attn_implementation attn_implementation _attn_implementation_autoset"
-    " cache_implementation is_llama_config task_specific_params language_model_only is_encoder_decoder"
-    " num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings vocab_size_per_layer_input"
-    " mamba_ssm_dtype".split()
+# Keys that do not change what is computed from a text.
+_MADE = (  # how the model was made, and what kind it is
+    "architectures model_type transformers_version initializer_range attention_dropout router_aux_loss_coef aux_loss_alpha"
+    " seq_aux _name_or_path name_or_path unsloth_version unsloth_fixed is_llama_config language_model_only"
 )
+_RUN = (  # how a library runs it
+    "torch_dtype dtype mamba_ssm_dtype use_cache pretraining_tp ep_size auto_map transformers.js_config return_dict"
+    " output_router_logits output_attentions output_hidden_states chunk_size_feed_forward cache_implementation"
+    " attn_implementation _attn_implementation _attn_implementation_autoset problem_type task_specific_params"
+)
+_TEXTS = (  # ids that mark texts, which the tokenizer's files name too; vocabularies of other inputs
+    "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id tokenizer_class id2label label2id"
+    " vocab_size_per_layer_input is_encoder_decoder"
+)
+_FURTHER = "num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings"  # layers that are left out
+IRRELEVANT = frozenset(" ".join((_MADE, _RUN, _TEXTS, _FURTHER)).split())
 # Mathematics that is not implemented, with the values that switch it off.
 SWITCHED_OFF: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),

@@ -55,6 +55,12 @@ def numbers(tensor: SafeTensor) -> Numbers:
     return Numbers(tensor.name, tensor.shape, gather)
 
 
+def constant(name: str, values: np.ndarray) -> Numbers:
+    """Numbers that are known."""
+    rows = values.reshape(-1, values.shape[-1])
+    return Numbers(name, values.shape, lambda index: rows[index])
+
+
 def reshaped(x: Numbers, *shape: int) -> Numbers:
     """The same numbers with other axes; the last one stays as long as it is."""
     if prod(shape) != prod(x.shape) or shape[-1] != x.shape[-1]:

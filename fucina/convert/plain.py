@@ -46,15 +46,17 @@ def rope_keys(p: Config, *implemented: str) -> dict[str, Any]:
     return found
 
 
-def no_window(c: Config, context: int) -> None:
-    """ConvertError if layers see only a window that is shorter than the context."""
+def no_window(c: Config, context: int, used: bool) -> None:
+    """ConvertError if layers see only a window that is shorter than the context; used : where a config does not say."""
     layer_types = c.names("layer_types", c.count("num_hidden_layers"), "full_attention", "sliding_attention")
     c.ignore("max_window_layers")
+    uses = c.flag("use_sliding_window", default=used)
     window = c.get("sliding_window")
-    uses = c.flag("use_sliding_window", default="use_sliding_window" not in c.values)
-    if layer_types is not None and "sliding_attention" not in layer_types:
-        return
-    if window is not None and (uses or layer_types is not None) and c.count("sliding_window") < context:
+    if layer_types is None:
+        local = uses and window is not None
+    else:
+        local = "sliding_attention" in layer_types
+    if local and c.count("sliding_window") < context:
         raise ConvertError(
             f"{c.what} has sliding_window {window} in a context of {context}, which is not implemented for this family"
         )
@@ -63,7 +65,7 @@ def no_window(c: Config, context: int) -> None:
 def _llama(c: Config) -> dict[str, Any]:
     keys = sizes(c)
     c.choice("hidden_act", *ACTIVATIONS, default="silu")
-    no_window(c, keys["context_length"])
+    no_window(c, keys["context_length"], used=True)
     p = rope.parameters(c)
     if p.get("rope_type", p.get("type")) == "llama3":
         rope.llama3_factors(p, head_width(c))
@@ -100,7 +102,7 @@ def _qwen3(c: Config) -> dict[str, Any]:
     keys = sizes(c)
     width = c.count("head_dim", 2, WIDTH, default=128)
     c.choice("hidden_act", *ACTIVATIONS, default="silu")
-    no_window(c, keys["context_length"])
+    no_window(c, keys["context_length"], used=False)
     return (
         keys | rope_keys(rope.parameters(c), "yarn") | {"attention.key_length": width, "attention.value_length": width}
     )

@@ -23,6 +23,7 @@ PROBES = (
     "🚀 (normal) 😶\u200d🌫️ ✅🦙🦙 👍🏽 🇩🇪 \u200b\ufeff \xa0x\u2028y\u3000z\x00\x1f",
     ".com #tag /path\n/next !\n?\r\n)\n\n(*\n word.\n 'quoted' \"text\"\n",
     "aaaa bbbb  cccc   1 2 3  !  ?  .\n" + " " * 20 + "x" + "\n" * 5 + " " * 9,
+    "x'sy I'mx you'llama we'd've they'REd x'Ty 1'sx\n'twas .'sx",
     "AbC aBC ABc Abc's ABC's abcDef's 9a's ǅabc ʼs ’s",
 )
 

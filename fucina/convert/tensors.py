@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import ConvertError
 from .config import Config
-from .lazy import Numbers, applied, numbers, reshaped, stacked, take_rows
+from .lazy import Numbers, applied, constant, numbers, reshaped, stacked, take_rows
 from .safetensors import SafeTensor
 
 Change = Callable[[Config, Numbers], Numbers]
@@ -181,7 +181,7 @@ def renamed(tensors: Mapping[str, SafeTensor], source: Source, c: Config) -> tup
     if not tied and "output.weight" not in made:
         raise ConvertError("lm_head.weight is missing; expected it, since tie_word_embeddings of config.json is false")
     for name, values in source.extra(c).items():
-        made[name] = Numbers(name, values.shape, lambda rows, values=values: values.reshape(-1, values.shape[-1])[rows])
+        made[name] = constant(name, values)
     return dict(sorted(made.items(), key=_place)), [f"{n} tensors of {what}" for what, n in left_out.items() if what]
 
 

@@ -24,6 +24,8 @@ from .files import json_file
 from .rules import PROBES, rules_name
 
 KEY = "tokenizer.ggml."
+# Gemma 4's markers inside a reply: files call them user-defined, so that whoever reads the reply sees them.
+_VISIBLE = frozenset('<|channel> <channel|> <|tool_call> <tool_call|> <|tool_response> <tool_response|> <|"|>'.split())
 _BYTE_LEVEL = {None, "NFC"}  # normalizers of byte-level BPE
 
 
@@ -93,6 +95,9 @@ def _in_characters(
     """Keys of a vocabulary that is spelt in characters: with merges for Gemma 4, with scores for all others."""
     merges = _merges(described)
     if architecture == "gemma4":
+        types[[i for i, raw in enumerate(tokens) if raw.decode("utf-8", "replace") in _VISIBLE]] = (
+            TokenType.USER_DEFINED
+        )
         return {"model": "gemma4", "merges": merges, "add_space_prefix": False}
     # SentencePiece joins the pair whose piece has the highest score.  The merges were made from such scores, so the
     # place of a piece's first merge takes their place.
