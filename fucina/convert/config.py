@@ -113,6 +113,13 @@ class Config:
             )
         return values
 
+    def counts(self, key: str, default: list[int]) -> list[int]:
+        """A list of integers that are not negative."""
+        value = self.get(key, default)
+        if not isinstance(value, list) or any(type(n) is not int or not 0 <= n <= MAX_COUNT for n in value):
+            raise ConvertError(f"{self.what} has {key} {checks.shown(value)}; expected a list of integers")
+        return value
+
     def part(self, key: str) -> Config | None:
         """An object inside of this one, or None where it is missing or empty."""
         value = self.get(key)

@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import ConvertError
 from . import rope
 from .config import Config
+from .files import shown
 from .plain import WIDTH, rope_keys, sizes
 from .tensors import ATTENTION, FFN, HEAD_NORMS, Source, To, plus_one
 
@@ -34,7 +35,10 @@ def _local(c: Config, period: int) -> list[bool]:
 def _ropes(c: Config, local_base: float, base: float) -> tuple[Config, Config]:
     """Parameters of RoPE of global and of local layers."""
     full, local = rope.parameters(c, "full_attention"), rope.parameters(c, "sliding_attention")
-    if "rope_parameters" not in c.values:
+    own = c.get("rope_parameters")
+    if own is not None and (not isinstance(own, dict) or set(own) != set(_KINDS)):
+        raise ConvertError(f"{c.what} has rope_parameters {shown(own)}; expected those of {' and of '.join(_KINDS)}")
+    if own is None:
         local = Config({"rope_theta": c.number("rope_local_base_freq", *rope.BASE, default=local_base)}, c.what)
     c.ignore("rope_local_base_freq")
     if full.get("rope_theta") is None:
@@ -112,6 +116,7 @@ def _gemma4(c: Config) -> dict[str, Any]:
     layers, local = keys["block_count"], _local(c, 6)
     narrow, wide = c.count("head_dim", 2, WIDTH, default=256), _of_global(c, "head_dim", "global_head_dim", 512)
     c.choice("hidden_activation", "gelu_pytorch_tanh", default="gelu_pytorch_tanh")
+    c.choice("use_bidirectional_attention", False, "vision", default=False)  # of pictures alone
     shared = c.count("num_kv_shared_layers", 0, layers - 1, default=0)
     keys["attention.shared_kv_layers"] = shared
     keys["embedding_length_per_layer_input"] = c.count("hidden_size_per_layer_input", 0, WIDTH, default=0)

@@ -35,7 +35,6 @@ def sizes(c: Config, eps: Any = 1e-6, **defaults: int) -> dict[str, Any]:
             "num_key_value_heads", 1, heads, default=defaults.get("num_key_value_heads", heads)
         ),
         "attention.layer_norm_rms_epsilon": c.number("rms_norm_eps", 1e-30, 1.0, default=eps),
-        "vocab_size": c.count("vocab_size"),
     }
 
 

@@ -62,6 +62,7 @@ def _qwen35(c: Config, **defaults: int) -> dict[str, Any]:
     layers = keys["block_count"]
     width = c.count("head_dim", 2, WIDTH, default=256)
     c.choice("hidden_act", *ACTIVATIONS, default="silu")
+    c.choice("mlp_only_layers", [], default=[])
     c.choice("attn_output_gate", True, default=True)
     key_heads, heads, state, value_width = _heads(c)
     c.choice("linear_value_head_dim", state)
@@ -76,7 +77,7 @@ def _qwen35(c: Config, **defaults: int) -> dict[str, Any]:
     p = rope.parameters(c)
     part = p.number("partial_rotary_factor", 0, 1, default=c.number("partial_rotary_factor", 0, 1, default=0.25))
     p.choice("mrope_interleaved", True, default=True)
-    sections = p.get("mrope_section", _SECTIONS)
+    sections = p.counts("mrope_section", _SECTIONS)
     keys |= rope_keys(p, "yarn")
     keys |= {"rope.dimension_count": int(width * part), "rope.dimension_sections": [*sections, 0, 0][:4]}
     return keys
@@ -85,7 +86,6 @@ def _qwen35(c: Config, **defaults: int) -> dict[str, Any]:
 def _qwen35moe(c: Config) -> dict[str, Any]:
     width = c.count("moe_intermediate_size", 1, WIDTH)
     c.choice("norm_topk_prob", True, default=True)
-    c.choice("mlp_only_layers", [], default=[])
     c.choice("decoder_sparse_step", 1, default=1)
     experts = c.count("num_experts")
     # intermediate_size is that of layers without experts, and there is none

@@ -92,12 +92,13 @@ def convert(
         )
     keys = kind.metadata(config)
     made, remarks = renamed(tensors, kind, config)
-    config.check_all_known()
     embedding = made.get("token_embd.weight")
     if embedding is None:
         raise ConvertError(f"{folder} has no tensor model.embed_tokens.weight")
-    words, more = vocabulary(folder, kind.architecture, embedding.n_rows)
-    keys["vocab_size"] = embedding.n_rows
+    rows = embedding.n_rows
+    keys["vocab_size"] = config.count("vocab_size", rows, rows, default=rows)
+    config.check_all_known()
+    words, more = vocabulary(folder, kind.architecture, rows)
     metadata: dict[str, Any] = {
         "general.architecture": kind.architecture,
         "general.name": folder.resolve().name,

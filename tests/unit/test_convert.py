@@ -133,6 +133,33 @@ def test_experts_of_their_own_equal_experts_in_one_tensor(tmp_path):
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
 
 
+def test_older_configs_say_the_same(tmp_path):
+    """rope_theta and rope_scaling beside each other, and sizes that a config leaves out since they are the usual ones."""
+    older = {
+        "llama3rope": lambda rope: {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope},
+        "qwen3_yarn": lambda rope: {
+            "rope_theta": rope.pop("rope_theta"),
+            "rope_scaling": {"type": rope.pop("rope_type"), **rope},
+        },
+        "gemma3": lambda rope: {
+            "rope_theta": rope["full_attention"]["rope_theta"],
+            "rope_local_base_freq": rope["sliding_attention"]["rope_theta"],
+            "rope_scaling": None,
+            "sliding_window_pattern": 6,
+            "layer_types": ...,
+            "vocab_size": ...,
+        },
+        "gemma4": lambda rope: {"per_layer_config": ..., "global_head_dim": 24, "rope_parameters": rope},
+    }
+    for name, change in older.items():
+        folder = published(name, tmp_path)
+        convert(folder, tmp_path / "one.gguf")
+        rope = json.loads((folder / "config.json").read_text())["rope_parameters"]
+        changed(folder, **{"rope_parameters": ..., **change(rope)})
+        convert(folder, tmp_path / "two.gguf")
+        assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +191,10 @@ def test_experts_of_their_own_equal_experts_in_one_tensor(tmp_path):
         ("gemma3", "query_pre_attn_scalar", 24, "query_pre_attn_scalar"),
         ("gemma3", "use_bidirectional_attention", True, "use_bidirectional_attention"),
         ("gemma3", "final_logit_softcapping", 30.0, "final_logit_softcapping"),
+        ("gemma3", "rope_parameters", {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention"),
+        ("gemma3", "vocab_size", 321, "vocab_size"),
+        ("gemma4", "use_bidirectional_attention", "all", "use_bidirectional_attention"),
+        ("qwen35", "rope_parameters", {"rope_theta": 1e4, "mrope_section": 5}, "mrope_section"),
         ("gemma4", "per_layer_config", {"0": {"head_dim": 24}}, "per_layer_config"),
         ("gemma4", "per_layer_config", {"1": {"head_dim": 24}, "3": {"head_dim": 32}}, "head_dim"),
         ("deepseek2", "norm_topk_prob", True, "norm_topk_prob"),
