@@ -26,6 +26,7 @@ from .rules import PROBES, rules_name
 KEY = "tokenizer.ggml."
 # Gemma 4's markers inside a reply: files call them user-defined, so that whoever reads the reply sees them.
 _VISIBLE = frozenset('<|channel> <channel|> <|tool_call> <tool_call|> <|tool_response> <tool_response|> <|"|>'.split())
+_EVERY = 53  # one token of so many is spelt in a text that is tried
 _BYTE_LEVEL = {None, "NFC"}  # normalizers of byte-level BPE
 
 
@@ -191,7 +192,9 @@ def _try(wanted: Tokenizer, made: Tokenizer, in_characters: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnencodableBytes)
         markers = sorted(wanted.control_markers)[:32]
-        for text in (*PROBES, *(f"a {marker}b" for marker in markers)):
+        own = [made.piece(i).decode("utf-8", "ignore") for i in range(0, len(made.vocabulary.tokens), _EVERY)]
+        spelt = [" ".join(own[i : i + 64]) for i in range(0, len(own), 64)]
+        for text in (*PROBES, *(f"a {marker}b" for marker in markers), *spelt):
             text = unicodedata.normalize("NFC", text)
             a, b = wanted.encode(text), made.encode(text)
             if a != b:

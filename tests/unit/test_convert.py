@@ -285,6 +285,14 @@ def test_rules_without_a_name_are_refused():
         rules_name(PreTokenizer((r"\p{L}+|\p{N}",)))
 
 
+def test_expressions_that_are_none_are_refused(tmp_path):
+    folder = published("qwen3", tmp_path)
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    (folder / "tokenizer.json").write_text(text.replace("(?i:", "(?i:("), encoding="utf-8")
+    with pytest.raises(ConvertError, match="regular expression"):
+        convert(folder, tmp_path / "out.gguf")
+
+
 def test_scores_that_cannot_say_what_merges_do_are_refused(tmp_path):
     """A list of merges that SentencePiece would not follow: it would join `a` and `n` although no merge says so."""
     folder = published("gemma3", tmp_path)
@@ -295,6 +303,24 @@ def test_scores_that_cannot_say_what_merges_do_are_refused(tmp_path):
     path.write_text(json.dumps(described), encoding="utf-8")
     with pytest.raises(UnsupportedTokenizerFormat, match="cannot be written as GGUF"):
         convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_space_in_front_of_every_text(tmp_path):
+    """As in Llama 2, whose texts begin with a space."""
+    folder = published("gemma3", tmp_path)
+    path = folder / "tokenizer.json"
+    described = json.loads(path.read_text(encoding="utf-8"))
+    replace = described["normalizer"]
+    described |= {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace]}}
+    described["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    path.write_text(json.dumps({**described, "pre_tokenizer": None}), encoding="utf-8")
+    convert(folder, tmp_path / "out.gguf")
+    ours = load_tokenizer_json(folder)
+    with GgufFile(tmp_path / "out.gguf") as file:
+        made = load_tokenizer(file.metadata)
+    for text in random_texts(4, 100):
+        ids = made.encode(text)
+        assert ids == ours.encode(text) and made.decode(ids) == ours.decode(ids)
 
 
 def test_ends_and_templates(tmp_path):
