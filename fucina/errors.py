@@ -36,6 +36,14 @@ class UnsupportedArchitecture(ModelError):
     """`general.architecture` names a family that is not in the registry."""
 
 
+class ConvertError(FucinaError, ValueError):
+    """A model's files cannot be converted: something is missing, not known, or would change what is computed."""
+
+
+class SafetensorsError(ConvertError):
+    """A file is not a readable safetensors file, or files and their index contradict each other."""
+
+
 class ModelNotFound(FucinaError, OSError):
     """A model name is unknown, or a known model is not installed and cannot be fetched."""
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "info": "show what is in a model file",
     "tokenize": "turn a text into token ids, or ids into text",
     "models": "list known models, find or fetch one",
+    "convert": "write a published model (safetensors) as a GGUF file",
     "quantize": "write a model with its matrices in another format",
     "serve": "answer requests over HTTP, in the shape of OpenAI's API",
     "cache": "list, show, verify or prune files of stored texts",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -38,26 +37,11 @@ def run(args: argparse.Namespace) -> int:
     target = Path(args.target)
     if target.exists() and not args.force:
         raise InvalidOption(f"{target} exists; expected a new name, or --force")
-    shown = 0.0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown > 0.2 or done == total:
-            shown = now
-            print(f"\r{text.megabytes(done)} of {text.megabytes(total)} ", end="", file=sys.stderr, flush=True)
-
-    on_terminal = sys.stderr.isatty()
     start = time.monotonic()
     with GgufFile(hub.find(args.model)) as file:
         before = sum(part.stat().st_size for part in file.parts)
-        try:
-            plan = quantize_file(
-                file, target, args.format, progress if on_terminal else None, args.threads or usable_cpus()
-            )
-        finally:
-            if on_terminal and shown:
-                print(file=sys.stderr)
+        with text.progress_line() as progress:
+            plan = quantize_file(file, target, args.format, progress, args.threads or usable_cpus())
     formats = Counter(t.name for t in plan.values())
     after, seconds = target.stat().st_size, time.monotonic() - start
     if args.json:

@@ -8,13 +8,14 @@ import errno
 import json
 import os
 import sys
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE, errno.EINVAL}
 
@@ -157,3 +158,22 @@ def _harmless(character: str) -> bool:
 def megabytes(size: int | None) -> str:
     """Return a size in MB (10**6 bytes), or ?."""
     return "?" if size is None else f"{size / 1e6:.1f} MB"
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[int, int], None] | None]:
+    """Give what shows progress(bytes done, bytes in all) on one line of a terminal; None where stderr is none."""
+    shown = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown > 0.2 or done == total:
+            shown = now
+            print(f"\r{megabytes(done)} of {megabytes(total)} ", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield progress if sys.stderr.isatty() else None
+    finally:
+        if shown:
+            print(file=sys.stderr)

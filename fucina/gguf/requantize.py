@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import BlockFormatError, GgufError
 from .encode import Typed
 from .quants import WRITABLE
-from .reader import GgufFile, TensorInfo
+from .reader import GgufFile
 from .types import SUPPORTED, GgmlType, ValueType, block_shape, ggml_type, type_label
 from .writer import write_gguf
 
@@ -48,7 +48,19 @@ KEPT = ("_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.c
 """Ends of the names of matrices that stay as they are: small, and sensitive."""
 
 
-def planned(tensors: Mapping[str, TensorInfo], format: GgmlType) -> dict[str, GgmlType]:
+class Described(Protocol):
+    """What decides about a tensor's format, beside its name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Axes in NumPy order."""
+
+    @property
+    def ggml_type(self) -> GgmlType:
+        """The format that it has."""
+
+
+def planned(tensors: Mapping[str, Described], format: GgmlType) -> dict[str, GgmlType]:
     """The format of each tensor in a model of this format, by the rules of docs/files.md.
 
     They are those of llama.cpp for its plain types: the matrix that makes the logits is kept more precisely, widths that

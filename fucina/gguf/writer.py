@@ -34,6 +34,17 @@ PIECE = 1 << 17  # weights that are quantised at a time: the arrays of it should
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """A tensor that is computed while it is written: rows(start, stop) -> float32 [stop - start, last axis].
+
+    Rows are counted over all axes but the last.  Threads call `rows` at the same time.
+    """
+
+    shape: tuple[int, ...]
+    rows: Callable[[int, int], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
 class _Tensor:
     name: str
     format: GgmlType
@@ -41,11 +52,14 @@ class _Tensor:
     nbytes: int
     array: np.ndarray
     source: TensorInfo | None = None  # whose bytes `array` is, where they are in another format
+    rows: Callable[[int, int], np.ndarray] | None = None  # what gives the numbers, where `array` has only their shape
 
 
 def _tensor(name: str, value: Any) -> _Tensor:
     """What is to be written for an entry of `write_gguf`'s tensors."""
     info, format = value if isinstance(value, tuple) else (value, None)
+    if isinstance(info, Computed):
+        return replace(_of_array(name, np.broadcast_to(np.float32(0), info.shape), format), rows=info.rows)
     if not isinstance(info, TensorInfo):
         return _of_array(name, info, format)
     raw = info.data.reshape(*info.shape[:-1], info.row_bytes)
@@ -92,7 +106,8 @@ def _pieces(tensor: _Tensor, threads: ThreadPoolExecutor, at_once: int) -> Itera
     step = max(1, PIECE // weights)
 
     def piece(start: int) -> np.ndarray:
-        part = rows[start : start + step]
+        stop = min(start + step, len(rows))
+        part = rows[start:stop] if tensor.rows is None else tensor.rows(start, stop)
         if tensor.source is not None:
             return quantize(dequantize(part, tensor.source.ggml_type), tensor.format)
         return np.ascontiguousarray(part if _is_stored_as_is(part, tensor.format) else quantize(part, tensor.format))
@@ -117,7 +132,7 @@ def _typed(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Any],
-    tensors: Mapping[str, TensorInfo | tuple[np.ndarray | TensorInfo, GgmlType | int | str]],
+    tensors: Mapping[str, TensorInfo | tuple[np.ndarray | TensorInfo | Computed, GgmlType | int | str]],
     progress: Callable[[int, int], None] | None = None,
     threads: int = 1,
 ) -> None:
@@ -135,7 +150,7 @@ def write_gguf(
         Name -> (array, format).  A uint8 array holds the bytes of the format, [..., row_bytes]; a float array is
         quantised to the format, [..., cols]; integers are written as the plain format of their dtype.  The array's axes
         are the tensor's: [n] is a vector, [1, n] a matrix of one row.  A `TensorInfo` of an open file is copied as it
-        is, and with a format it is converted.
+        is, and with a format it is converted.  `Computed` is computed some rows at a time.
     progress
         Called as progress(bytes written, bytes in all) while tensors are written.
     threads

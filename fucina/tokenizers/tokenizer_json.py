@@ -70,7 +70,9 @@ def tokenizer_from_json(described: Mapping[str, Any], config: Mapping[str, Any] 
     """The tokenizer that the parsed contents of a `tokenizer.json` describe; see `load_tokenizer_json`."""
     try:
         return _built(described, config or {})
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # not laid out as the format has it
+    except UnsupportedTokenizerFormat:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # not laid out as the format has it
         raise UnsupportedTokenizerFormat(
             f"tokenizer.json is not laid out as expected: {type(error).__name__} {error}"
         ) from error

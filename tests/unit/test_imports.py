@@ -29,6 +29,7 @@ BELOW = {
     "ops": "cache checks errors gguf kernels",
     "models": "cache errors gguf ops",
     "sampling": "checks defaults errors gguf kernels known_models",
+    "convert": "checks errors gguf models replacing tokenizers",
     "engine": "cache checks defaults errors interrupts models ops replacing",
     "speculative": "checks engine errors kernels ops",
     "model": "embedding engine generation gguf models",
@@ -40,7 +41,7 @@ BELOW = {
     "perplexity": "checks engine errors model",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",
     "serve": "cache chat checks defaults embedding engine errors generation known_models sampling speculative tokenizers",
-    "cli": "cache chat checks defaults errors gguf hub loading measure models ops perplexity replacing sampling saving serve speculative tokenizers",
+    "cli": "cache chat checks convert defaults errors gguf hub loading measure models ops perplexity replacing sampling saving serve speculative tokenizers",
     "__main__": "cli",
 }
 
