@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
     from .. import hub
-    from ..errors import InvalidOption
+    from ..errors import FucinaError, GgufOpenError, InvalidOption
     from ..gguf import GgufFile, quantize_file
     from ..measure.machine import usable_cpus
 
@@ -55,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
             plan = quantize_file(
                 file, target, args.format, progress if on_terminal else None, args.threads or usable_cpus()
             )
+        except OSError as error:
+            if isinstance(error, FucinaError):
+                raise
+            raise GgufOpenError(f"{target} cannot be written: {error.strerror}") from error
         finally:
             if on_terminal and shown:
                 print(file=sys.stderr)

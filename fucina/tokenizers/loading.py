@@ -147,6 +147,10 @@ def _types(metadata: Metadata, n_tokens: int) -> np.ndarray | None:
         raise UnsupportedTokenizerFormat(
             f"tokenizer.ggml.token_type has {len(types)} entries; expected {n_tokens}, one per token"
         )
+    if len(wrong := types[(types < min(TokenType)) | (types > max(TokenType))]):
+        raise UnsupportedTokenizerFormat(
+            f"tokenizer.ggml.token_type holds {wrong[0]}; expected {min(TokenType)} to {max(TokenType)}"
+        )
     return types.astype(np.int32)
 
 
