@@ -121,5 +121,7 @@ def translated(pattern: str) -> str:
     try:
         regex.compile(whole)
     except regex.error as error:
-        raise UnsupportedTokenizerFormat(f"an expression of tokenizer.json is not valid: {pattern!r}: {error}") from None
+        raise UnsupportedTokenizerFormat(
+            f"an expression of tokenizer.json is not valid: {pattern!r}: {error}"
+        ) from None
     return whole

@@ -72,7 +72,13 @@ def tokenizer_from_json(described: Mapping[str, Any], config: Mapping[str, Any] 
         return _built(described, config or {})
     except FucinaError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # not laid out as it should be
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # not laid out as it should be
         raise UnsupportedTokenizerFormat(
             f"tokenizer.json is not laid out as expected: {type(error).__name__} {error}"
         ) from error
@@ -148,7 +154,9 @@ def _vocabulary(
         raise UnsupportedTokenizerFormat("the vocabulary of tokenizer.json has two tokens of one id; expected one each")
     n = 1 + max([*ids.values(), *(t.token for t in added.tokens)])
     if n > 4 * (len(ids) + len(added.tokens)) + 1024:
-        raise UnsupportedTokenizerFormat(f"ids of tokenizer.json reach from {min(ids.values())} to {n - 1}; expected 0, 1, …")
+        raise UnsupportedTokenizerFormat(
+            f"ids of tokenizer.json reach from {min(ids.values())} to {n - 1}; expected 0, 1, …"
+        )
     tokens = [b"[PAD%d]" % i for i in range(n)]  # ids that are left out
     types = np.full(n, TokenType.UNUSED, np.int32)
     for text, token in ids.items():

@@ -23,7 +23,14 @@ VALUES = [
 def described() -> dict[str, Any]:
     """A file with every part that is read."""
     vocab = {raw.decode(): i for i, raw in enumerate(BYTE_ALPHABET)} | {"ab": 256, "abc": 257, "Ġa": 258}
-    special = {"id": 259, "content": "<|x|>", "special": True, "single_word": False, "rstrip": True, "normalized": False}
+    special = {
+        "id": 259,
+        "content": "<|x|>",
+        "special": True,
+        "single_word": False,
+        "rstrip": True,
+        "normalized": False,
+    }
     plain = {"id": 260, "content": "foo", "special": False, "single_word": True, "lstrip": True, "normalized": True}
     replace = {"type": "Replace", "pattern": {"String": "z"}, "content": "y"}
     split = {"type": "Split", "pattern": {"Regex": r"\s+|\d"}, "behavior": "Isolated", "invert": False}
