@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import fucina
-from fucina.errors import FucinaError
-from fucina.gguf import GgufFile
+from fucina.errors import FucinaError, ModelError
+from fucina.gguf import GgufFile, write_gguf
 from fucina.models import read_family
 from fucina.tokenizers import load_tokenizer
 from tests.model_mutations import mutated, split_in_two, take_apart, write_parts
@@ -39,9 +39,9 @@ def understood(path: Path, run: bool) -> bool:
     except FucinaError as error:
         assert 0 < len(str(error)) < 1000
         return False
-    if run:
+    if run and family.config.context_length >= 3:
         with np.errstate(all="ignore"):  # a scale of 1e38 is a number as well
-            model = fucina.load(path, backend="naive", context=16)
+            model = fucina.load(path, backend="naive")
             try:
                 logits = model.logits([5, 77, 200])
             finally:
@@ -106,3 +106,13 @@ def test_no_memory_on_the_word_of_a_file(tmp_path):
             assert tracemalloc.get_traced_memory()[1] < 4 << 20
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind, dtype", [("I8", "i1"), ("I32", "i4"), ("F64", "f8")])
+def test_weights_of_no_format_are_refused_when_a_file_is_read(tmp_path, kind, dtype):
+    name = "blk.1.ffn_up.weight"
+    with GgufFile(next(path for path in MODELS if path.stem == "llama")) as file:
+        wrong = file.tensors[name].numbers().astype(dtype)
+        write_gguf(tmp_path / "x.gguf", file.metadata, {**file.tensors, name: (wrong, kind)})
+    with GgufFile(tmp_path / "x.gguf") as file, pytest.raises(ModelError, match=f"{name} is of type {kind}"):
+        read_family(file)
