@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
     from .. import hub
-    from ..errors import InvalidOption
+    from ..errors import FucinaError, GgufOpenError, InvalidOption
     from ..gguf import GgufFile, quantize_file
     from ..measure.machine import usable_cpus
 
@@ -40,8 +40,13 @@ def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
     with GgufFile(hub.find(args.model)) as file:
         before = sum(part.stat().st_size for part in file.parts)
-        with text.progress_line() as progress:
-            plan = quantize_file(file, target, args.format, progress, args.threads or usable_cpus())
+        try:
+            with text.progress_line() as progress:
+                plan = quantize_file(file, target, args.format, progress, args.threads or usable_cpus())
+        except OSError as error:
+            if isinstance(error, FucinaError):
+                raise
+            raise GgufOpenError(f"{target} cannot be written: {error.strerror}") from error
     formats = Counter(t.name for t in plan.values())
     after, seconds = target.stat().st_size, time.monotonic() - start
     if args.json:

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ModelError
 from .quants import dequantize
 from .reader import GgufFile, TensorInfo
-from .types import GgmlType
+from .types import SUPPORTED, GgmlType
 
 
 class Matrix(Protocol):
@@ -120,6 +120,8 @@ class WeightFinder:
         info = self._info(name, str(list(shape)))
         if tuple(info.shape) != shape:
             raise ModelError(f"tensor {name} has shape {list(info.shape)}, expected {list(shape)}")
+        if info.ggml_type not in SUPPORTED:
+            raise ModelError(f"tensor {name} is of type {info.ggml_type.name}, expected a format of weights")
         if len(shape) == 1 and info.ggml_type not in (GgmlType.F32, GgmlType.F16, GgmlType.BF16):
             raise ModelError(f"tensor {name} is a vector of type {info.ggml_type.name}, expected F32, F16 or BF16")
         return self._found.setdefault(name, Weight(info))

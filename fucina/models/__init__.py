@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..errors import UnsupportedArchitecture
 from ..gguf import GgufFile
+from ..gguf.mapping import shown
 from ..ops.vocabulary import LoadedFamily
 from . import deepseek2, gemma3, gemma4, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from .family import Family
@@ -27,7 +28,7 @@ def read_family(file: GgufFile) -> LoadedFamily:
     family = FAMILIES.get(architecture)
     if family is None:
         raise UnsupportedArchitecture(
-            f"architecture {architecture!r} is not implemented; available: {', '.join(sorted(FAMILIES))}"
+            f"architecture {shown(architecture)} is not implemented; available: {', '.join(sorted(FAMILIES))}"
         )
     return family.read(file)
 

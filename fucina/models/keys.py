@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..gguf import Metadata
+from ..gguf.mapping import shown
 
 WIDTH = 1 << 20  # longest vector, or side of a matrix
 REQUIRED: Any = object()
@@ -125,7 +126,7 @@ class Keys:
         name = self._name(key)
         value = self._metadata.str(name, **_default(default))
         if value not in implemented:
-            raise ModelError(f"{name} is {value!r}; implemented: {', '.join(implemented)}")
+            raise ModelError(f"{name} is {shown(value)}; implemented: {', '.join(implemented)}")
         return value
 
     def check_all_known(self) -> None:

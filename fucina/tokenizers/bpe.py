@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from ..checks import shown
 from ..errors import UnsupportedTokenizerFormat
 from .base import Tokenizer
 from .batch import PairTable
@@ -60,7 +61,7 @@ class BytePairTokenizer(Tokenizer):
         for place, pair in enumerate(merges):
             if b" " not in pair:
                 raise UnsupportedTokenizerFormat(
-                    f"merge {place} of tokenizer.ggml.merges is {pair!r}; expected two symbols with a space between"
+                    f"merge {place} of tokenizer.ggml.merges is {shown(pair)}; expected two symbols with a space between"
                 )
         # Keyed by the entry as it is in the file: nothing to split at load.  No symbol holds a space (it shows as Ġ).
         self._rank = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))

@@ -115,4 +115,13 @@ def translated(pattern: str) -> str:
                 f"an expression of tokenizer.json has \\{letter}, which is not implemented: {pattern!r}"
             )
         done = escape.end()
-    return "".join([*parts, pattern[done:]])
+    import regex  # here, as in pretokenize.py
+
+    whole = "".join([*parts, pattern[done:]])
+    try:
+        regex.compile(whole)
+    except regex.error as error:
+        raise UnsupportedTokenizerFormat(
+            f"an expression of tokenizer.json is not valid: {pattern!r}: {error}"
+        ) from None
+    return whole

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import NoTokenizerVocab, UnsupportedTokenizerFormat
+from ..gguf.mapping import shown
 from .base import Tokenizer
 from .bpe import BytePairTokenizer
 from .pretokenize import PreTokenizer
@@ -80,7 +81,7 @@ def load_tokenizer(metadata: Metadata, pre: str | None = None) -> Tokenizer:
                 "tokenizer.ggml.model is 'llama'; expected tokenizer.ggml.scores, which is missing"
             )
         return _sentence_piece(metadata, tokens)
-    found = "is missing" if kind is None else f"is {kind!r}"
+    found = "is missing" if kind is None else f"is {shown(kind)}"
     if kind in _OTHER_KINDS:
         found += f", {_OTHER_KINDS[kind]}, which is not implemented"
     raise UnsupportedTokenizerFormat(
@@ -112,7 +113,7 @@ def _rules(name: str | None) -> tuple[str, PreTokenizer]:
     """The rules of that name."""
     if name is not None and name in PRE_TOKENIZERS:
         return name, PRE_TOKENIZERS[name]
-    found = "is missing" if name is None else f"is {name!r}, which is unknown"
+    found = "is missing" if name is None else f"is {shown(name)}, which is unknown"
     raise UnsupportedTokenizerFormat(
         f"tokenizer.ggml.pre {found}: by other rules the ids would differ from those that the model was trained with. "
         f"Known: {', '.join(sorted(PRE_TOKENIZERS))}"
@@ -146,6 +147,10 @@ def _types(metadata: Metadata, n_tokens: int) -> np.ndarray | None:
     if len(types) != n_tokens:
         raise UnsupportedTokenizerFormat(
             f"tokenizer.ggml.token_type has {len(types)} entries; expected {n_tokens}, one per token"
+        )
+    if len(wrong := types[(types < min(TokenType)) | (types > max(TokenType))]):
+        raise UnsupportedTokenizerFormat(
+            f"tokenizer.ggml.token_type holds {wrong[0]}; expected {min(TokenType)} to {max(TokenType)}"
         )
     return types.astype(np.int32)
 

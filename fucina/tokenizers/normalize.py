@@ -28,6 +28,14 @@ def unicode_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
     return unicodedata.normalize(form, _long_runs().sub(lambda run: _in_order(run.group()), text))
 
 
+def as_text(value: Any) -> str:
+    """A text of the file: TypeError for anything else, UnicodeEncodeError for half a surrogate, which JSON can spell."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()
+    return value
+
+
 def _in_order(marks: str) -> str:
     return "".join(sorted(marks, key=unicodedata.combining))
 
@@ -55,10 +63,10 @@ def normalizers(described: Mapping[str, Any] | None) -> list[Normalizer]:
     if kind in _FORMS:
         return [partial(unicode_form, cast('Literal["NFC"]', kind))]
     if kind == "Replace" and isinstance(old := described["pattern"].get("String"), str) and old:
-        new = described["content"]
+        new = as_text(described["content"])
         return [lambda text: text.replace(old, new)]
     if kind == "Prepend":
-        first = described["prepend"]
+        first = as_text(described["prepend"])
         return [lambda text: first + text if text else text]
     what = f"{kind!r} with {described.get('pattern')!r}" if kind == "Replace" else repr(kind)
     raise UnsupportedTokenizerFormat(

@@ -28,8 +28,8 @@ class PreTokenizer:
     ----------
     patterns
         Regular expressions (syntax of the `regex` module) that match one word each; what lies between two matches is a
-        word, too.  With more than one, the text is cut by the first, the parts by the second, and so on.  None may match
-        the empty text.
+        word, too.  With more than one, the text is cut by the first, the parts by the second, and so on.  An empty match
+        cuts and is no word.
     ignore_merges
         A word that is itself a token becomes that token, even if the merges would not lead to it.
     add_bos
@@ -58,15 +58,17 @@ class PreTokenizer:
 
 def _parts(pattern: regex.Pattern[str], text: str) -> list[str]:
     """Matches of the pattern and what lies between them, in order."""
-    found = pattern.findall(text)
-    if sum(map(len, found)) == len(text):  # most patterns leave nothing out
-        return found
+    if not pattern.groups:  # of an expression with groups, findall gives the groups
+        found = pattern.findall(text)
+        if sum(map(len, found)) == len(text):  # most patterns leave nothing out
+            return found if "" not in found else list(filter(None, found))
     parts, done = [], 0
     for match in pattern.finditer(text):
         start, stop = match.span()
         if start > done:
             parts.append(text[done:start])
-        parts.append(text[start:stop])
+        if stop > start:
+            parts.append(text[start:stop])
         done = stop
     return [*parts, text[done:]] if done < len(text) else parts
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..checks import shown
 from ..errors import UnsupportedTokenizerFormat
 from .base import Tokenizer
 from .bpe import CACHED_WORDS
@@ -141,7 +142,7 @@ class SentencePieceTokenizer(Tokenizer):
 def byte_value(raw: bytes) -> int:
     """0x41 of `<0x41>`."""
     if re.fullmatch(rb"<0x[0-9A-Fa-f]{2}>", raw) is None:
-        raise UnsupportedTokenizerFormat(f"the byte token {raw!r} should be spelt like <0x41>")
+        raise UnsupportedTokenizerFormat(f"the byte token {shown(raw)} should be spelt like <0x41>")
     return int(raw[3:5], 16)
 
 

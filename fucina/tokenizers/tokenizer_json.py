@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NoTokenizerVocab, UnsupportedTokenizerFormat
+from ..errors import FucinaError, NoTokenizerVocab, UnsupportedTokenizerFormat
 from .added import AddedToken, AddedTokens
 from .bpe import BytePairTokenizer
 from .json_words import pre_tokenizer
-from .normalize import normalizers
+from .normalize import as_text, normalizers
 from .spm import SPACE
 from .textbpe import TextPairTokenizer
 from .vocabulary import TokenType, Vocabulary
@@ -59,7 +59,7 @@ def load_tokenizer_json(path: str | Path, config: Mapping[str, Any] | None = Non
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedTokenizerFormat(f"{path.name} is no JSON text: {error}") from None
     if not isinstance(value, dict):
         raise UnsupportedTokenizerFormat(f"{path.name} holds a {type(value).__name__}; expected an object")
@@ -70,9 +70,15 @@ def tokenizer_from_json(described: Mapping[str, Any], config: Mapping[str, Any] 
     """The tokenizer that the parsed contents of a `tokenizer.json` describe; see `load_tokenizer_json`."""
     try:
         return _built(described, config or {})
-    except UnsupportedTokenizerFormat:
+    except FucinaError:
         raise
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # not laid out as the format has it
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # not laid out as it should be
         raise UnsupportedTokenizerFormat(
             f"tokenizer.json is not laid out as expected: {type(error).__name__} {error}"
         ) from error
@@ -122,7 +128,13 @@ def _check_model(model: Mapping[str, Any]) -> None:
 
 def _added(entry: Mapping[str, Any]) -> AddedToken:
     flags = {name: bool(entry.get(name)) for name in ("special", "single_word", "lstrip", "rstrip", "normalized")}
-    return AddedToken(entry["content"], int(entry["id"]), **flags)
+    return AddedToken(as_text(entry["content"]), _id(entry["id"]), **flags)
+
+
+def _id(value: Any) -> int:
+    if type(value) is not int or value < 0:  # True is an int as well
+        raise TypeError(f"{value!r} is no token id")
+    return value
 
 
 def _merge(place: int, pair: Any) -> bytes:
@@ -137,9 +149,11 @@ def _merge(place: int, pair: Any) -> bytes:
 def _vocabulary(
     model: Mapping[str, Any], added: AddedTokens, described: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Vocabulary:
-    ids: dict[str, int] = dict(model["vocab"])
+    ids: dict[str, int] = {text: _id(token) for text, token in model["vocab"].items()}
+    if len(set(ids.values())) < len(ids):
+        raise UnsupportedTokenizerFormat("the vocabulary of tokenizer.json has two tokens of one id; expected one each")
     n = 1 + max([*ids.values(), *(t.token for t in added.tokens)])
-    if min(ids.values()) < 0 or n > 4 * (len(ids) + len(added.tokens)) + 1024:
+    if n > 4 * (len(ids) + len(added.tokens)) + 1024:
         raise UnsupportedTokenizerFormat(
             f"ids of tokenizer.json reach from {min(ids.values())} to {n - 1}; expected 0, 1, …"
         )

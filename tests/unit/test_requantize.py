@@ -146,3 +146,12 @@ def test_the_command(model, tmp_path, capsys):
     assert "not a tensor format" in capsys.readouterr().err
     assert main(["quantize", source, source, "Q8_0", "--force"]) == 1
     assert main(["quantize", source, target, "Q8_0", "--force", "--threads", "0"]) == 2
+
+
+def test_the_command_names_a_file_that_cannot_be_written(model, tmp_path, capsys):
+    target = tmp_path / "no such folder" / "o.gguf"
+    assert main(["quantize", str(model.path), str(target), "Q8_0"]) == 1
+    assert f"{target} cannot be written: " in capsys.readouterr().err
+    (tmp_path / "a folder.gguf").mkdir()
+    assert main(["quantize", str(model.path), str(tmp_path / "a folder.gguf"), "Q8_0", "--force"]) == 1
+    assert not list(tmp_path.glob(".*.tmp"))

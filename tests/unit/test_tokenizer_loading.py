@@ -67,6 +67,15 @@ def test_other_kinds(make):
         load(make(model=None))
 
 
+@pytest.mark.parametrize("kind", [-1, 7, 2**31 - 1, 2**32 + 1])
+@pytest.mark.parametrize("make", [small_bpe, small_spm])
+def test_types_that_there_are_not(make, kind):
+    types = load(make()).vocabulary.types.astype(np.int64)
+    types[5] = kind
+    with pytest.raises(UnsupportedTokenizerFormat, match=f"token_type holds {kind}; expected 0 to 6"):
+        load(make(token_type=types))
+
+
 @pytest.mark.parametrize("make", [small_bpe, small_spm])
 def test_types_of_the_wrong_length(make):
     with pytest.raises(UnsupportedTokenizerFormat, match="token_type has 3 entries; expected"):
