@@ -40,12 +40,7 @@ def rules_name(rules: PreTokenizer) -> str:
     ------
     ConvertError : none does; a GGUF could not say how texts are cut.
     """
-    import regex
-
-    try:
-        wanted = _cuts(rules)
-    except regex.error as error:
-        raise ConvertError(f"tokenizer.json has a regular expression that cannot be read: {error}") from None
+    wanted = _cuts(rules)
     for name, known in PRE_TOKENIZERS.items():
         same = (known.ignore_merges, known.in_characters) == (rules.ignore_merges, rules.in_characters)
         if same and _cuts(known) == wanted:
