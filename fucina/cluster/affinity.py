@@ -142,6 +142,7 @@ class Router:
         self._bound, self._spare, self._worth, self._most = bound, spare, worth, known
         self._ring = Ring()
         self._holders: OrderedDict[int, tuple[Hashable, ...]] = OrderedDict()
+        self._turn = 0  # of requests without a prompt
 
     def limit(self, loads: Mapping[Hashable, float]) -> int:
         """Requests that one replica may have, the new one counted."""
@@ -152,7 +153,7 @@ class Router:
 
         Parameters
         ----------
-        hashes : of `block_hashes`; none: the replica with the least to do.
+        hashes : of `block_hashes`; none: the replica with the least to do, of several each in turn.
         loads : requests under way at each replica that takes new ones.
 
         Raises
@@ -167,7 +168,11 @@ class Router:
             raise InvalidOption("no replica takes requests: expected at least one")
         if self._ring.members != loads.keys():
             self._ring.update(loads)
-        ring = list(self._ring.order(hashes[min(len(hashes), ANCHOR) - 1])) if hashes else []
+        if hashes:
+            ring = list(self._ring.order(hashes[min(len(hashes), ANCHOR) - 1]))
+        else:
+            self._turn += 1
+            ring = [*list(loads)[self._turn % len(loads) :], *list(loads)[: self._turn % len(loads)]]
         place = {member: i for i, member in enumerate(ring)}
         depth = self._depths(hashes, loads)
         limit = self.limit(loads)

@@ -166,7 +166,9 @@ def simulate(
     rule = POLICIES[checks.one_of("policy", policy, POLICIES)](seed) if isinstance(policy, str) else policy
     machine = machine or Machine()
     all_of = [_Replica(machine) for _ in range(replicas)]
-    events: list[tuple[float, int, int, int]] = [(r.time, i, -1, i) for i, r in enumerate(trace)]  # time, order, replica
+    events: list[tuple[float, int, int, int]] = [
+        (r.time, i, -1, i) for i, r in enumerate(trace)
+    ]  # time, order, replica
     heapq.heapify(events)
     order, hits, firsts, last = len(trace), 0, [0.0] * len(trace), 0.0
 
