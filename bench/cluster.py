@@ -27,6 +27,7 @@ from . import svg
 from .serve.loads import sessions
 from .speculation_tasks import PASSAGES
 
+SHOWN = ("affinity", "two choices", "Ray's prefixes")  # in the figure
 BYTES_PER_TOKEN = 4.2  # of English, by SmolLM2's tokenizer
 PAUSE = 8.0  # seconds between two turns, on average
 REPLY = 64  # tokens, on average
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def figure(found: dict[str, list[Outcome]]) -> str:
     """The time to the first token over replicas, a line per policy."""
-    shown = {name: [(float(o.replicas), 1000 * o.first[95]) for o in outcomes] for name, outcomes in found.items()}
+    shown = {name: [(float(o.replicas), 1000 * o.first[95]) for o in found[name]] for name in SHOWN}
     return svg.lines("Replicas: time to the first token", shown, "replicas, with the same load on each", "p95, ms")
 
 

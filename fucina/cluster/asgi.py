@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ class Exchange:
         self._read, self._gone = False, asyncio.Event()
         self._parts: asyncio.Queue[Message | None] = asyncio.Queue(UNREAD)
 
-    async def run(self) -> AsyncIterator[Any]:
+    async def run(self) -> AsyncGenerator[Any, None]:
         """(status, headers) first, then the bytes of the body.
 
         Whoever stops reading is a client that hangs up: the application is told, and has ended when the iterator is closed.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -115,7 +115,7 @@ class Replica:
             raise
         self._closed = False
 
-    async def answer(self, head: HTTPHead, body: bytes, hashes: list[int]) -> AsyncIterator[Any]:
+    async def answer(self, head: HTTPHead, body: bytes, hashes: list[int]) -> AsyncGenerator[Any, None]:
         """The answer to a request: (status, headers) first, then bytes.  A caller that goes away ends it."""
         async with aclosing(Exchange(self._app, head, body).run()) as parts:
             async for part in parts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import checks
@@ -185,18 +185,18 @@ def simulate(
         for i in [i for i, left in replica.running.items() if left <= DONE]:
             del replica.running[i]
             replica.cache.keep(trace[i].blocks + trace[i].kept, trace[i].ends + trace[i].kept_ends)
-        i = replica.prompt
-        if i is not None and replica.prompt_left <= DONE:
+        done = replica.prompt
+        if done is not None and replica.prompt_left <= DONE:
             replica.prompt = None
-            firsts[i] = replica.now - trace[i].time
-            replica.cache.keep(trace[i].blocks, trace[i].ends)
-            if trace[i].reply_tokens > 1:
-                replica.running[i] = trace[i].reply_tokens - 1.0
+            firsts[done] = replica.now - trace[done].time
+            replica.cache.keep(trace[done].blocks, trace[done].ends)
+            if trace[done].reply_tokens > 1:
+                replica.running[done] = trace[done].reply_tokens - 1.0
 
     while events:
         now, _, at, what = heapq.heappop(events)
         if at < 0:
-            loads = {i: float(r.load) for i, r in enumerate(all_of)}
+            loads: dict[Hashable, float] = {i: float(r.load) for i, r in enumerate(all_of)}
             chosen = rule.choose(trace[what], loads)
             if not isinstance(chosen, int) or chosen not in loads:
                 raise InvalidOption(f"the policy chose {chosen!r}, which is no replica")

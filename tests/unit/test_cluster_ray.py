@@ -42,7 +42,7 @@ def cluster(path):
     from fucina.serve import Rules
 
     port = free_port()
-    settings = deploy.Settings(path, "tiny", memory="64MiB", context=512, streams=4, grace=60.0)
+    settings = deploy.Settings(path, "tiny", memory="64MiB", context=4096, streams=4, grace=60.0)
     rules = Rules(KEYS)
     deploy.start(None, "127.0.0.1", port)
     deploy.deploy(settings, rules, deploy.Size())
@@ -54,7 +54,7 @@ def cluster(path):
 
 @pytest.fixture(scope="module")
 def alone(path):
-    model = fucina.load(path, context=512)
+    model = fucina.load(path, context=4096)
     with served(model, name="tiny") as server:
         yield server.address
     model.close()
@@ -154,7 +154,7 @@ def test_requests_at_once_get_their_own_replies(cluster, alone):
 
 
 def test_a_client_that_hangs_up_ends_its_reply(cluster):
-    reply = talk(cluster[3], asked("At length."), stream=True, max_tokens=400, logit_bias={"257": -100})
+    reply = talk(cluster[3], asked("At length."), stream=True, max_tokens=3000, logit_bias={"257": -100})
     next(iter(reply))
     reply.close()
     deadline = time.monotonic() + 60
@@ -170,14 +170,20 @@ def test_a_replica_that_is_replaced_ends_its_reply_first(cluster, alone):
     from dataclasses import replace
 
     deploy, settings, rules, address = cluster
-    options = {"max_tokens": 400, "logit_bias": {"257": -100}}
+    options = {"max_tokens": 3500, "logit_bias": {"257": -100}}
     expected = talk(alone, asked("Go on."), **options).choices[0].message.content
-    reply = iter(talk(address, asked("Go on."), stream=True, **options))
-    begun = [next(reply) for _ in range(3)]
+    reply = talk(address, asked("Go on."), stream=True, **options)
     thread = threading.Thread(target=deploy.deploy, args=(replace(settings, version=1), rules, deploy.Size()))
-    thread.start()
-    text = streamed([*begun, *reply])
+    chunks, draining = [], None
+    for chunk in reply:
+        chunks.append(chunk)
+        if len(chunks) == 3:
+            thread.start()
+        if draining is None and len(chunks) % 20 == 0:
+            states = deploy.serve.status().applications[deploy.NAME].deployments["replica"].replica_states
+            draining = len(chunks) if any("STOPPING" in str(state) for state in states) else None
     thread.join(120)
-    assert not thread.is_alive() and text == expected
+    assert not thread.is_alive() and streamed(chunks) == expected
+    assert draining is not None and draining < 0.9 * len(chunks), (draining, len(chunks))
     again = talk(address, asked("Go on."), **options)
     assert again.choices[0].message.content == expected and again.usage.prompt_tokens_details.cached_tokens == 0
