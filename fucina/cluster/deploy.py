@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from .. import checks
-from ..errors import InvalidOption
+from ..errors import ClusterFailed
 from ..serve import Rules
 from ..serve.http import MAX_BODY, READ_SECONDS
 from ..serve.problems import Problem, anthropic_shape, openai_shape
@@ -241,7 +241,7 @@ def start(address: str | None, host: str, port: int) -> None:
 
     Raises
     ------
-    InvalidOption : there is no such cluster, or the address cannot be listened at.
+    ClusterFailed : there is no such cluster, it does not start, or the address cannot be listened at.
     """
     import ray
 
@@ -250,12 +250,17 @@ def start(address: str | None, host: str, port: int) -> None:
         if not ray.is_initialized():
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         serve.start(proxy_location="EveryNode", http_options={"host": host, "port": port})
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise InvalidOption(f"Ray cannot be used at {address or 'this machine'}, port {port}: {error}") from error
+    except Exception as error:  # Ray raises plain ones too
+        raise ClusterFailed(f"Ray does not start at {address or 'this machine'}, port {port}: {error}") from error
 
 
 def deploy(settings: Settings, rules: Rules, size: Size) -> None:
-    """Deploy, or replace what is deployed: old replicas drain while new ones take over.  Returns when all are up."""
+    """Deploy, or replace what is deployed: old replicas drain while new ones take over.  Returns when all are up.
+
+    Raises
+    ------
+    ClusterFailed : they do not come up.
+    """
     from ray.serve.config import RequestRouterConfig
 
     replica = serve.deployment(
@@ -278,7 +283,10 @@ def deploy(settings: Settings, rules: Rules, size: Size) -> None:
         max_queued_requests=max(rules.connections, 1),
         graceful_shutdown_timeout_s=settings.grace + MARGIN,
     )(Door)
-    serve.run(door.bind(replica.bind(settings, rules), rules), name=NAME, route_prefix="/")
+    try:
+        serve.run(door.bind(replica.bind(settings, rules), rules), name=NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise ClusterFailed(f"the replicas do not come up: {error}") from error
 
 
 def stop() -> None:
