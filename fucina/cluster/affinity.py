@@ -14,6 +14,7 @@ import math
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -77,6 +78,15 @@ def body_texts(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 def _plain(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def prompt_hashes(tenant: str, body: bytes) -> list[int]:
+    """The hashes of the prompt in the body of a request; none of a body that the server will refuse."""
+    with suppress(ValueError, RecursionError):
+        data = json.loads(body)
+        if isinstance(data, dict):
+            return block_hashes(tenant, body_texts(data))
+    return []
 
 
 class Ring:

@@ -10,10 +10,9 @@ A request and its answer pass as they are, so a client gets what one server alon
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from ..errors import ClusterFailed
 from ..serve import Rules
 from ..serve.http import MAX_BODY, READ_SECONDS
 from ..serve.problems import Problem, anthropic_shape, openai_shape
-from .affinity import Router, block_hashes, body_texts
+from .affinity import Router, prompt_hashes
 from .asgi import Exchange, HTTPHead
 
 if TYPE_CHECKING:
@@ -107,6 +106,7 @@ class Replica:
                 streams=s.streams,
                 speculation=s.speculation,
                 memory=s.memory,
+                share=max(s.queue // max(len(rules.keys), 1), 1),
                 stretch=s.stretch,
                 grace=s.grace,
             )
@@ -192,15 +192,6 @@ async def _body(request: Request) -> bytes:
     except ClientDisconnect:
         raise Problem(400, "the client has closed the connection") from None
     return bytes(raw)
-
-
-def prompt_hashes(tenant: str, body: bytes) -> list[int]:
-    """The hashes of the prompt in a body; none of a body that the server will refuse."""
-    with suppress(ValueError, RecursionError):
-        data = json.loads(body)
-        if isinstance(data, Mapping):
-            return block_hashes(tenant, body_texts(data))
-    return []
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fucina.cluster.affinity import ANCHOR, Ring, Router, block_hashes, body_texts
+from fucina.cluster.affinity import ANCHOR, Ring, Router, block_hashes, body_texts, prompt_hashes
 from fucina.errors import InvalidOption
 
 texts = st.lists(st.text(max_size=40), max_size=6)
@@ -61,6 +62,10 @@ def test_bodies_of_a_conversation_begin_alike():
     other = block_hashes("", body_texts({"model": "n", "messages": messages}))
     assert not set(other) & set(first)  # another model's rows
     assert list(body_texts({"max_tokens": 3})) == []
+    assert prompt_hashes("", json.dumps({"model": "m", "messages": messages}).encode()) == first
+    for bad in (b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"messages": []}', b"NaN"):
+        assert prompt_hashes("", bad) == []
+    assert prompt_hashes("", b'{"messages": 3, "tools": NaN, "prompt": "\\ud800"}')
     assert len(list(body_texts({"system": "s", "tools": [{}], "prompt": "p", "input": ["a", "b"]}))) == 5
 
 
