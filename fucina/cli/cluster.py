@@ -11,6 +11,7 @@ from .. import checks
 from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidOption
 from . import common, text
+from .quick_start import show_all, started
 from .serve import CONTEXT, KEY
 
 
@@ -87,6 +88,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, keys: list[str]) -> int:
+    show_all()  # Ray reads YAML
+    started()
+
     from .. import hub
     from ..cluster import deploy
     from ..ops.native.cores import default_threads

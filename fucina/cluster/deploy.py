@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -162,6 +163,11 @@ class Door:
         parts = self._replicas.remote(HTTPHead.of(request.scope), body, hashes=hashes)
         try:
             status, headers = await anext(parts)
+        except RayError:
+            gone = Problem(503, "the replica that had this request is gone; ask again", "unavailable_error")
+            return JSONResponse(shape(gone), gone.status, {**gone.headers, **self._rules.headers})
+        except StopAsyncIteration:  # nothing is answered to a client that has gone
+            return Response(status_code=400)
         except BaseException:
             parts.cancel()
             raise

@@ -251,6 +251,22 @@ def test_wrong_options_of_the_command_are_refused(options, capsys):
     assert main(["cluster", *options]) == 2
 
 
+def test_modules_that_a_quick_start_hides_are_shown_to_ray():
+    import sys
+
+    from fucina.cli.quick_start import quick_start, show_all
+
+    before = sys.modules.pop("yaml", None)
+    try:
+        with quick_start():
+            assert sys.modules["yaml"] is None
+            show_all()
+            assert "yaml" not in sys.modules
+    finally:
+        if before is not None:
+            sys.modules["yaml"] = before
+
+
 # --- one request without a socket -------------------------------------------------------------------------------------
 
 
