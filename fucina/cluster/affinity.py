@@ -110,9 +110,8 @@ class Ring:
                     del self._of[point]
         for member in sorted(wanted - self.members, key=str):
             for point in self._points_of(member):
-                if point not in self._of:  # 64 bits: two members do not meet in practice
-                    self._of[point] = member
-                    insort(self._circle, point)
+                self._of[point] = member  # 64 bits: two members do not meet in practice
+                insort(self._circle, point)
         self._circle = [point for point in self._circle if point in self._of]
         self.members = wanted
 

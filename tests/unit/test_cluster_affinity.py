@@ -133,6 +133,15 @@ def test_loads_stay_within_the_bound_and_beginnings_stay_together(count, asks):
         assert max(loads.values()) <= max(2, math.ceil(1.25 * sum(loads.values()) / count))
 
 
+def test_who_knows_more_comes_first_and_then_who_has_less_to_do():
+    router, hashes = Router(), block_hashes("", ["system", "question", "more"])
+    for member in "abcd":
+        router.sent(hashes[:1] if member == "a" else hashes, member)
+    loads = {"a": 0.0, "b": 3.0, "c": 1.0, "d": 2.0, "e": 0.0}
+    assert router.ranked(hashes, loads) == ["c", "d", "b", "a", "e"]
+    assert router.ranked(hashes, {**loads, "c": 9.0}) == ["d", "b", "a", "e", "c"]
+
+
 def test_a_growing_conversation_stays_where_it_is():
     router, loads, said = Router(), dict.fromkeys(range(8), 0.0), []
     places = []

@@ -132,6 +132,11 @@ def test_a_small_cache_keeps_what_was_used_last():
     assert simulate(far, 1, "affinity", small).hit_rate == pytest.approx(2 * 99 / 600)
 
 
+def test_of_a_text_that_is_too_long_the_beginning_is_kept():
+    trace = [ask(0.0, [1, 2, 3], reply=1), ask(50.0, [1, 2], reply=1)]
+    assert simulate(trace, 1, "affinity", Machine(cache_tokens=200)).hit_rate == pytest.approx(199 / 500)
+
+
 @pytest.mark.parametrize("replicas", [4, 64])
 def test_affinity_finds_more_than_chance(replicas):
     trace = sorted(bench.record(0.25 * replicas, 2400 / replicas, seed=3), key=lambda r: r.time)
