@@ -357,6 +357,18 @@ class ServerNotEnabled(FucinaError, ImportError):
     """The server needs packages that are not installed; the message has the command that installs them."""
 
 
+class ClusterNotEnabled(FucinaError, ImportError):
+    """A cluster needs packages that are not installed; the message has the command that installs them."""
+
+
+class ClusterFailed(FucinaError, RuntimeError):
+    """Ray does not start, cannot be reached or does not bring replicas up; the message has what it says."""
+
+
+class InvalidTrace(FucinaError, ValueError):
+    """A trace of requests cannot be read; the message names the line, and what was expected."""
+
+
 class ShuttingDown(FucinaError, RuntimeError):
     """The server ends: it takes no new request, and those that were not complete in time end with this."""
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "convert": "write a published model (safetensors) as a GGUF file",
     "quantize": "write a model with its matrices in another format",
     "serve": "answer requests over HTTP, in the shape of OpenAI's API",
+    "cluster": "serve by replicas of Ray Serve, or simulate how many would answer a trace",
     "cache": "list, show, verify or prune files of stored texts",
     "perplexity": "tell how surprised a model is by a text",
     "bench": "measure speed on this machine",

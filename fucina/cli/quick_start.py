@@ -35,3 +35,10 @@ def started() -> None:
     if not gc.isenabled():
         gc.enable()
         gc.freeze()
+
+
+def show_all() -> None:
+    """Let modules be found that `quick_start` hides: other packages of the command need them."""
+    for name in UNUSED:
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]

@@ -41,7 +41,8 @@ BELOW = {
     "perplexity": "checks engine errors model",
     "measure": "cache checks engine errors gguf kernels loading model ops replacing",
     "serve": "cache chat checks defaults embedding engine errors generation known_models sampling speculative tokenizers",
-    "cli": "cache chat checks convert defaults errors gguf hub loading measure models ops perplexity replacing sampling saving serve speculative tokenizers",
+    "cluster": "chat checks defaults errors loading serve",
+    "cli": "cache chat checks cluster convert defaults errors gguf hub loading measure models ops perplexity replacing sampling saving serve speculative tokenizers",
     "__main__": "cli",
 }
 
