@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -32,6 +33,12 @@ from .servers import ServerProcess, find_peer, ours, theirs
 from .summary import LOADS, quantile, summary, tables
 
 SLOTS, CONTEXT = 16, 4096
+ALL: dict[str, list[Any]] = {
+    "loads": list(LOADS),
+    "clients": [1, 4, 8, 16],
+    "open": ["chat"],
+    "rates": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0],
+}
 
 
 class Turns:
@@ -90,8 +97,11 @@ async def join(turns: Turns, a: argparse.Namespace, say: Callable[[str], None]) 
     for i in range(a.rounds):
         run = await turns.each(lambda server, i=i: _joined(server, i))  # type: ignore[misc]
         for label, (times, tokens) in run.items():
-            found.setdefault(label, []).append(times)
             length = tokens
+            if any(map(math.isnan, times.values())):
+                say(f"join {label}: the replies ended before the prompt came; this round is left out")
+                continue
+            found.setdefault(label, []).append(times)
             say(f"join {label}: {1000 * times['before']:.1f} ms, then {1000 * times['during']:.1f} ms")
     return found, length
 
@@ -157,13 +167,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--alone", action="store_true", help="without llama-server")
     p.add_argument("--spec", action="store_true", help="fucina with --spec too")
     p.add_argument(
-        "--loads", nargs="*", choices=list(LOADS), default=list(LOADS), help="of the closed loop; all by default"
+        "--loads", nargs="*", choices=list(LOADS), default=ALL["loads"], help="of the closed loop; all by default"
     )
-    p.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16], help="of the closed loop (1 4 8 16)")
-    p.add_argument("--open", nargs="*", choices=list(LOADS), default=["chat"], help="loads of the open loop (chat)")
-    p.add_argument(
-        "--rates", nargs="+", type=float, default=[1, 2, 3, 4, 6, 8], help="sessions per second (1 2 3 4 6 8)"
-    )
+    p.add_argument("--clients", nargs="+", type=int, default=ALL["clients"], help="of the closed loop (1 4 8 16)")
+    p.add_argument("--open", nargs="*", choices=list(LOADS), default=ALL["open"], help="loads of the open loop (chat)")
+    p.add_argument("--rates", nargs="+", type=float, default=ALL["rates"], help="sessions per second (1 2 3 4 6 8)")
     p.add_argument("--seconds", type=float, default=15.0, help="of arrivals in an open loop (15)")
     p.add_argument("--no-join", dest="join", action="store_false", help="not what a long prompt does to others")
     p.add_argument("--rounds", type=int, default=3, help="turns of every server (3)")
@@ -200,6 +208,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     name = Path(a.model).stem
     parts = [f"python -m bench.serve --model {name} --threads {a.threads} --rounds {a.rounds} --seconds {a.seconds:g}"]
+    for option in ("loads", "clients", "open", "rates"):
+        if getattr(a, option) != ALL[option]:
+            parts.append(
+                f"--{option} " + " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in getattr(a, option))
+            )
     parts += ["--spec"] if a.spec else []
     parts += ["--alone"] if a.alone else []
     record = results.rounded({"stamp": results.stamp(" ".join(parts)), **record})

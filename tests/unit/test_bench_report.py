@@ -208,7 +208,7 @@ def test_committed_page_and_figures_are_those_of_the_committed_results():
         assert (report.ROOT / path).read_text(encoding="utf-8") == text, f"{path}: run python -m bench --report"
     drawn = {
         f"{report.IMAGES}/{p.name}"
-        for pattern in ("speed-*.svg", "rows-*.svg")
+        for pattern in ("speed-*.svg", "rows-*.svg", "serve-*.svg")
         for p in (report.ROOT / report.IMAGES).glob(pattern)
     }
     assert drawn == set(files) - {report.PAGE}
