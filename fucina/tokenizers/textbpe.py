@@ -80,7 +80,7 @@ class TextPairTokenizer(BytePairTokenizer):
         kind = self.vocabulary.types[token]
         if kind == TokenType.BYTE:
             return bytes((byte_value(raw),))
-        if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED):
+        if kind in (TokenType.CONTROL, TokenType.UNKNOWN):
             return raw
         return raw.replace(SPACE.encode(), b" ")
 

@@ -13,6 +13,8 @@ from fucina.tokenizers import load_tokenizer_json, tokenizer_from_json
 from fucina.tokenizers.bpe import BYTE_ALPHABET
 from fucina.tokenizers.pretokenize import PreTokenizer
 
+from .tokenizer_files import added, character_file
+
 VALUES = [
     None, True, 0, 1, -1, -5, 2**64, 1.5, float("nan"), float("inf"), "", "x", "a b", "\ud800", "\0", "(?:", r"\p{Zzz}",
     "a{99999}", "259", "٣", "BPE", "ByteLevel", "Sequence", [], [1], ["a"], [["a", "b"]], {}, {"a": 1}, {"type": "NFC"},
@@ -146,3 +148,15 @@ def test_expressions_with_groups_and_empty_matches():
     assert PreTokenizer(("(a)(b)",)).cut("abab") == ["ab", "ab"]
     assert PreTokenizer(("(ab)+",)).cut("ababx") == ["abab", "x"]
     assert PreTokenizer((r"\d*",)).cut("12a3") == ["12", "a", "3"]
+
+
+def test_an_added_token_of_spaces_is_printed_as_spaces():
+    """Gemma's files add runs of `▁`: a text that uses them comes back as it was."""
+    file = character_file()
+    start = max(file["model"]["vocab"].values()) + 100
+    runs = added(*(("\u2581" * n, "normalized") for n in range(6, 9)), start=start)
+    tokenizer = tokenizer_from_json({**file, "added_tokens": [*file["added_tokens"], *runs]})
+    text = "the" + 7 * " " + "one" + 8 * " " + "a"
+    ids = tokenizer.encode(text)
+    assert start + 1 in ids and start + 2 in ids
+    assert tokenizer.decode(ids) == text
