@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..kernels import merges
 from .vocabulary import raw_bytes, spelling
 
 _LUMP = 1 << 22  # symbols that are joined in one call, where words allow
@@ -49,6 +48,8 @@ class PairTable:
                 three.append(number)
             pairs[place] = three[0] << 32 | three[1], rank << 32 | three[2]
         self._table = np.full((1 << (2 * len(ranks) + 1).bit_length(), 2), -1, np.int64)
+        from ..kernels import merges  # here, so that short texts import no numba
+
         merges.filler()(self._table, pairs)
         self._bytes = alphabet is not None
         if alphabet is not None:
@@ -88,6 +89,8 @@ class PairTable:
         np.cumsum(lengths, out=starts[1:])
         ends = np.empty(len(words), np.int64)
         work = (np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(2 * longest, np.int64))
+        from ..kernels import merges
+
         merges.merger()(self._table, symbols, starts, ends, *work)
         kept = np.zeros(len(symbols) + 1, np.int8)  # 1 from the start of each word to its new end
         kept[starts[:-1]] += 1

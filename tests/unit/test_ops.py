@@ -31,7 +31,7 @@ def run(forward, rows=3, parts=ONE_HEAD):
     """What a forward returns for one pass over the first rows of a stream, and the stream's state."""
     state, ids = State(parts, 64, "f32"), np.arange(rows)
     state.begin(rows)
-    family = SimpleNamespace(forward=lambda ops, c, w: forward(ops), config=None, weights=None, parts=parts)
+    family = SimpleNamespace(forward=lambda ops, c, w: forward(ops), config=None, weights=None, parts=parts, head=None)
     out = Naive(family).run(RowBatch(ids, ids, 0 * ids, [state], ids))
     state.next_pass()
     state.commit(rows)

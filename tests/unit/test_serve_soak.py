@@ -75,7 +75,9 @@ class Flat:
         try:
             yield
             gc.collect()
-            states = sum(isinstance(thing, State) for thing in gc.get_objects())
+            states = sum(
+                issubclass(type(thing), State) for thing in gc.get_objects()
+            )  # not isinstance: a weak proxy may be dead
             files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
             self.seen.append((tracemalloc.get_traced_memory()[0], threading.active_count(), states, files))
         finally:
