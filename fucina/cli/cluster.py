@@ -12,7 +12,7 @@ from ..defaults import PREFILL_STRETCH
 from ..errors import InvalidOption
 from . import common, text
 from .quick_start import show_all, started
-from .serve import CONTEXT, KEY
+from .serve import CONTEXT, KEY, add_door_options, default_context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,21 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", type=float, metavar="X", help="requests under way per replica that are enough (3/4 of --batch)"
     )
     group.add_argument("--address", metavar="ADDRESS", help="of a cluster of Ray (one is begun on this machine)")
-    group = parser.add_argument_group("who may ask, and where")
-    group.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
-    group.add_argument("--port", type=int, default=8080, metavar="N", help="the same on every machine (8080)")
-    group.add_argument(
-        "--api-key",
-        type=text.argument,
-        action="append",
-        default=[],
-        metavar="KEY",
-        help=f"ask for this key; may be repeated (the variable {KEY} is one too)",
-    )
-    group.add_argument(
-        "--allow-host", type=text.argument, action="append", default=[], metavar="NAME", help="also answer to this name"
-    )
-    group.add_argument("--cors-origin", type=text.argument, metavar="ORIGIN", help="let web pages of this origin ask")
+    add_door_options(parser, "the same on every machine (8080)")
     group = parser.add_argument_group("how much at once, of each replica")
     group.add_argument("--batch", type=int, default=8, metavar="N", help="replies that are made at once (8)")
     group.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (16)")
@@ -101,7 +87,7 @@ def _serve(args: argparse.Namespace, keys: list[str]) -> int:
     size = deploy.Size(least, most, args.target or max(1.0, 0.75 * args.batch))
     threads = args.threads or max(1, default_threads() // most)
     file = hub.find(args.model)
-    context = _context(str(file)) if args.context is None else args.context
+    context = default_context(str(file)) if args.context is None else args.context
     settings = deploy.Settings(
         os.fspath(file.resolve()),
         args.name,
@@ -133,16 +119,6 @@ def _serve(args: argparse.Namespace, keys: list[str]) -> int:
             signal.signal(sig, handler)
         deploy.stop()
     return 0
-
-
-def _context(path: str) -> int:
-    """The default context: that of `fucina serve`."""
-    from ..gguf import GgufFile
-
-    with GgufFile(path) as file:
-        name = file.metadata.str("general.architecture", default="")
-        trained = file.metadata.get(f"{name}.context_length", CONTEXT)
-    return min(CONTEXT, int(trained)) if isinstance(trained, int) else CONTEXT
 
 
 def _simulate(args: argparse.Namespace) -> int:

@@ -39,26 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", type=text.argument, help="what a single model is called (its name in `fucina models`, or its file's)"
     )
-    group = parser.add_argument_group("who may ask, and where")
-    group.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
-    group.add_argument("--port", type=int, default=8080, metavar="N", help="0: any that is free (8080)")
-    group.add_argument(
-        "--api-key",
-        type=text.argument,
-        action="append",
-        default=[],
-        metavar="KEY",
-        help=f"ask for this key; may be repeated: each key has rows and turns of its own (the variable {KEY} is one too)",
-    )
-    group.add_argument(
-        "--allow-host",
-        type=text.argument,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="also answer to this name; may be repeated (names of this machine if it alone is listened to, else any)",
-    )
-    group.add_argument("--cors-origin", type=text.argument, metavar="ORIGIN", help="let web pages of this origin ask")
+    add_door_options(parser, "0: any that is free (8080)")
     group = parser.add_argument_group("how much at once")
     group.add_argument("--batch", type=int, default=8, metavar="N", help="replies that are made at once (8)")
     group.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (16)")
@@ -98,6 +79,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", type=float, default=10.0, metavar="S", help="seconds that replies have to end after Ctrl-C (10)"
     )
     common.add_running_options(parser, f"{CONTEXT}, or less if the model was trained with less")
+
+
+def add_door_options(parser: argparse.ArgumentParser, port: str) -> None:
+    """Add who may ask, and where; `port` tells what the option of that name does."""
+    group = parser.add_argument_group("who may ask, and where")
+    group.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
+    group.add_argument("--port", type=int, default=8080, metavar="N", help=port)
+    group.add_argument(
+        "--api-key",
+        type=text.argument,
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"ask for this key; may be repeated: each key has rows and turns of its own (the variable {KEY} is one too)",
+    )
+    group.add_argument(
+        "--allow-host",
+        type=text.argument,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also answer to this name; may be repeated (names of this machine if it alone is listened to, else any)",
+    )
+    group.add_argument("--cors-origin", type=text.argument, metavar="ORIGIN", help="let web pages of this origin ask")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -204,16 +209,19 @@ def _check(args: argparse.Namespace, keys: list[str]) -> None:
         raise InvalidOption("--cors-origin must be an origin like https://example.org, or *")
 
 
-def _load(args: argparse.Namespace, path: str) -> Model:
-    """Load a model, by default with a context that does not take too much memory."""
+def default_context(path: str) -> int:
+    """The longest text of a model's that is served if nobody says how long: as trained, at most CONTEXT tokens."""
     from ..gguf import GgufFile
 
-    context = args.context
-    if context is None:
-        with GgufFile(path) as file:
-            name = file.metadata.str("general.architecture", default="")
-            trained = file.metadata.get(f"{name}.context_length", CONTEXT)
-        context = min(CONTEXT, int(trained)) if isinstance(trained, int) else CONTEXT
+    with GgufFile(path) as file:
+        name = file.metadata.str("general.architecture", default="")
+        trained = file.metadata.get(f"{name}.context_length", CONTEXT)
+    return min(CONTEXT, int(trained)) if isinstance(trained, int) else CONTEXT
+
+
+def _load(args: argparse.Namespace, path: str) -> Model:
+    """Load a model, by default with a context that does not take too much memory."""
+    context = default_context(path) if args.context is None else args.context
     return common.load_model(argparse.Namespace(**{**vars(args), "model": path, "context": context}))
 
 

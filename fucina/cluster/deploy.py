@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from .. import checks
 from ..errors import ClusterFailed
 from ..serve import Rules
-from ..serve.http import MAX_BODY, READ_SECONDS
+from ..serve.http import HungUp, read_raw
 from ..serve.problems import Problem, anthropic_shape, openai_shape
 from .affinity import Router, prompt_hashes
 from .asgi import Exchange, HTTPHead
@@ -186,18 +186,10 @@ async def _rest(parts: Any) -> AsyncIterator[bytes]:
 
 async def _body(request: Request) -> bytes:
     """The body of a request, within the limits of the server."""
-    raw = bytearray()
     try:
-        async with asyncio.timeout(READ_SECONDS):
-            async for chunk in request.stream():
-                raw += chunk
-                if len(raw) > MAX_BODY:
-                    raise Problem(413, f"the body is larger than {MAX_BODY} bytes")
-    except TimeoutError:
-        raise Problem(408, f"the body did not come within {READ_SECONDS:g} seconds") from None
-    except ClientDisconnect:
+        return await read_raw(request)
+    except HungUp:
         raise Problem(400, "the client has closed the connection") from None
-    return bytes(raw)
 
 
 @dataclass(frozen=True)

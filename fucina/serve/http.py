@@ -65,6 +65,18 @@ async def read_body(request: Request) -> dict[str, Any]:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and (len(announced) > 12 or int(announced) > MAX_BODY):
         raise Problem(413, f"the body is larger than {MAX_BODY} bytes")
+    raw = await read_raw(request)
+    return await asyncio.to_thread(parse_json, raw) if len(raw) > 1 << 16 else parse_json(raw)
+
+
+async def read_raw(request: Request) -> bytes:
+    """The bytes that a request brings.
+
+    Raises
+    ------
+    Problem : they are too many, or too slow.
+    HungUp
+    """
     raw = bytearray()
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -76,7 +88,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise Problem(408, f"the body did not come within {READ_SECONDS:g} seconds") from None
     except ClientDisconnect:
         raise HungUp from None
-    return await asyncio.to_thread(parse_json, bytes(raw)) if len(raw) > 1 << 16 else parse_json(bytes(raw))
+    return bytes(raw)
 
 
 async def answer(dialect: Dialect[Any], ask: Ask, jobs: Sequence[Job], receive: Receive, send: Sender) -> None:
